@@ -145,7 +145,7 @@ int main(int argc, char** argv) {
       argc,
       argv,
       {.name = "quire_scheduler",
-       .usage = "--model DIR --workers HOST:PORT [flags]",
+       .usage = "--model MODEL --workers HOST:PORT [flags]",
        .summary = "Accepts requests, plans every step and manages the KV cache."});
   quire::ApplyLogFlagsOrExit("quire_scheduler: ");
   const quire::SchedulerConfig config = quire::ValueOrExit(

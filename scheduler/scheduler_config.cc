@@ -24,16 +24,18 @@
 ABSL_FLAG(std::string,
           model,
           "",
-          "Hugging Face model directory. The flag name may be left out: quire_scheduler DIR.");
-ABSL_FLAG(std::string,
-          served_model_name,
-          "",
-          "Names that requests may use, separated by commas. Empty: the directory's name.");
+          "Hugging Face model directory, or GGUF file. The flag name may be left out: "
+          "quire_scheduler MODEL.");
+ABSL_FLAG(
+    std::string,
+    served_model_name,
+    "",
+    "Names that requests may use, separated by commas. Empty: the name of the directory or file.");
 ABSL_FLAG(std::string,
           generation_config,
           "auto",
-          "Source of the sampling defaults: auto (generation_config.json of the model), none, or a "
-          "directory with another generation_config.json.");
+          "Source of the sampling defaults: auto (those of the model), none, or a "
+          "directory with a generation_config.json.");
 ABSL_FLAG(std::string,
           workers,
           "",
@@ -185,15 +187,15 @@ absl::Status CheckBlockSize(int32_t block_size_tokens) {
 
 absl::StatusOr<ServedModelSource> ModelSource(const std::vector<std::string>& positional) {
   ServedModelSource source;
-  source.model_dir = absl::GetFlag(FLAGS_model);
-  if (positional.size() > 1 || (!positional.empty() && !source.model_dir.empty())) {
-    return FlagError("model", "must be one model directory, given once");
+  source.model_path = absl::GetFlag(FLAGS_model);
+  if (positional.size() > 1 || (!positional.empty() && !source.model_path.empty())) {
+    return FlagError("model", "must be one model, given once");
   }
   if (!positional.empty()) {
-    source.model_dir = positional.front();
+    source.model_path = positional.front();
   }
-  if (source.model_dir.empty()) {
-    return FlagError("model", "a model directory is needed");
+  if (source.model_path.empty()) {
+    return FlagError("model", "a model directory or GGUF file is needed");
   }
   source.names = absl::StrSplit(absl::GetFlag(FLAGS_served_model_name), ',', absl::SkipEmpty());
   source.generation_config = absl::GetFlag(FLAGS_generation_config);

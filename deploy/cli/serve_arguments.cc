@@ -262,7 +262,7 @@ class Division {
     }
     if (!has_model_) {
       return absl::InvalidArgumentError(
-          "serve: --model DIR is required (a directory right after a flag is read as that flag's "
+          "serve: --model is required (a path right after a flag is read as that flag's "
           "value)");
     }
     QUIRE_RETURN_IF_ERROR(swap_flags_.Check());

@@ -37,7 +37,7 @@ struct ServeArguments {
 //   - workers, renamed: --worker-http-host becomes --http-host
 //   - gateway, and scheduler if --admin-address is given: --admin-api-keys-file
 //   - scheduler: all other flags. The programs refuse unknown flags.
-// The model directory may also be given as a word without --model.
+// The model may also be given as a word without --model.
 // Errors: kInvalidArgument if
 //   - no model is named, an argument is not a flag, or a renamed flag has no value;
 //   - a flag is given that only `quire serve` itself may set;

@@ -29,11 +29,11 @@ namespace quire {
 namespace {
 
 constexpr char kServeUsage[] =
-    R"(usage: quire serve --model DIR [flags]
+    R"(usage: quire serve --model MODEL [flags]
 
-Starts a gateway, a scheduler and a worker on this machine. With --tensor-parallel-size N (-tp N) it
-starts N workers and splits the model over them. A program that dies or hangs is restarted. As soon
-as clients can send requests, it prints
+Starts a gateway, a scheduler and a worker on this machine. MODEL is a Hugging Face directory or a
+GGUF file. With --tensor-parallel-size N (-tp N) it starts N workers and splits the model over them.
+A program that dies or hangs is restarted. As soon as clients can send requests, it prints
     quire: ready grpc=HOST:PORT http=HOST:PORT
 http= is the address of OpenAI's API (/v1), a page to chat (/), /metrics and /top. SIGTERM and
 Ctrl-C let accepted requests finish (--shutdown-timeout), then stop the server. A second signal ends

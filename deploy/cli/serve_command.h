@@ -1,4 +1,4 @@
-// `quire serve --model DIR [flags]`: runs a gateway, a scheduler and its workers as child
+// `quire serve --model MODEL [flags]`: runs a gateway, a scheduler and its workers as child
 // processes.
 //
 // When the server is ready for the first time, prints on standard output the address of each worker

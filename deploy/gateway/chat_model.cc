@@ -11,6 +11,7 @@
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/model/model_file.h"
+#include "common/model/model_path.h"
 #include "deploy/gateway/chat_template_files.h"
 #include "deploy/gateway/template/unicode.h"
 #include "scheduler/text/text_budget.h"
@@ -91,17 +92,14 @@ absl::StatusOr<std::unique_ptr<ChatModel>> ChatModel::Load(const Source& source)
   std::unique_ptr<ChatModel> model(new ChatModel());
   model->allows_special_tokens_ = source.allows_special_tokens;
   // Refuses a folder without config.json, because it is probably no model. The file is not read.
-  if (const auto config = ResolveModelFile(source.model_dir, "config.json"); !config.ok()) {
-    return ReadError(config.status(), source.model_dir + "/config.json");
+  if (!IsGgufPath(source.model_path)) {
+    if (const auto config = ResolveModelFile(source.model_path, "config.json"); !config.ok()) {
+      return ReadError(config.status(), source.model_path + "/config.json");
+    }
   }
-  const absl::StatusOr<std::string> path = ResolveModelFile(source.model_dir, "tokenizer.json");
-  if (path.ok()) {
-    QUIRE_ASSIGN_OR_RETURN(model->tokenizer_, Tokenizer::Load(*path));
-  } else if (!absl::IsNotFound(path.status())) {
-    return ReadError(path.status(), source.model_dir + "/tokenizer.json");
-  }
+  QUIRE_ASSIGN_OR_RETURN(model->tokenizer_, Tokenizer::LoadOfModel(source.model_path));
   QUIRE_ASSIGN_OR_RETURN(ChatTemplates files,
-                         LoadChatTemplates(source.model_dir, source.template_file));
+                         LoadChatTemplates(source.model_path, source.template_file));
   model->special_tokens_ = std::move(files.special_tokens);
   for (const auto& [name, text] : files.sources) {
     absl::StatusOr<ChatTemplate> parsed = ChatTemplate::Parse(text);

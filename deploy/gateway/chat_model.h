@@ -32,15 +32,15 @@ inline constexpr size_t kMaxPromptBytes = 1 << 20;  // the scheduler's own bound
 class ChatModel {
  public:
   struct Source {
-    std::string model_dir;
+    std::string model_path;              // a directory or a GGUF file
     std::string template_file;           // empty: the model's own templates
     bool allows_special_tokens = false;  // true: text of clients may name special tokens
   };
 
   // Also loads a model without a tokenizer or without chat templates; functions that need the
   // missing part then fail. Logs a template of the model that cannot be parsed; chats that need
-  // this template are refused. Errors: those of ResolveModelFile, except for a missing
-  // tokenizer.json; those of LoadChatTemplates; those of Tokenizer::Load; kInvalidArgument
+  // this template are refused. Errors: those of ResolveModelFile for
+  // config.json; those of LoadChatTemplates; those of Tokenizer::LoadOfModel; kInvalidArgument
   // TEMPLATE_SYNTAX if template_file cannot be parsed.
   static absl::StatusOr<std::unique_ptr<ChatModel>> Load(const Source& source);
 

@@ -1,16 +1,22 @@
 #include "deploy/gateway/chat_template_files.h"
 
 #include <filesystem>
+#include <optional>
 #include <string_view>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 
 #include "common/base/error.h"
 #include "common/base/read_file.h"
 #include "common/base/status_macros.h"
+#include "common/base/string_view.h"
+#include "common/model/gguf_file.h"
+#include "common/model/gguf_special_tokens.h"
 #include "common/model/model_file.h"
+#include "common/model/model_path.h"
 
 namespace quire {
 namespace {
@@ -22,6 +28,7 @@ constexpr size_t kMaxNamedTemplates = 64;
 constexpr std::string_view kSpecialTokens[] = {
     "bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"};
 constexpr char kAdditional[] = "additional_special_tokens";
+constexpr std::string_view kGgufTemplateKey = "tokenizer.chat_template";
 
 // Returns nullopt if the folder has no such file.
 absl::StatusOr<std::optional<std::string>> FindFile(const std::string& model_dir,
@@ -120,23 +127,95 @@ absl::Status AddTemplateFiles(const std::string& model_dir, ChatTemplates& templ
   return absl::OkStatus();
 }
 
+// Reads the texts of the special tokens that a vocabulary has.
+absl::Status AddSpecialTokens(const GgufMetadata& metadata, OrderedJson& tokens) {
+  QUIRE_ASSIGN_OR_RETURN(const GgufSpecialTokens special, ReadGgufSpecialTokens(metadata));
+  QUIRE_ASSIGN_OR_RETURN(const std::vector<std::string_view> texts,
+                         metadata.GetStrings(kGgufTokensKey));
+  struct Field {
+    const char* name;
+    std::optional<TokenId> id;
+  };
+  for (const Field& field : {Field{"bos_token", special.bos},
+                             Field{"eos_token", special.eos},
+                             Field{"unk_token", special.unk},
+                             Field{"sep_token", special.sep},
+                             Field{"pad_token", special.pad},
+                             Field{"cls_token", special.cls},
+                             Field{"mask_token", special.mask}}) {
+    if (field.id.has_value()) {
+      tokens[field.name] = std::string(texts[static_cast<size_t>(*field.id)]);
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Adds the template in the key, unless there is no such key.
+absl::Status AddTemplate(const GgufMetadata& metadata,
+                         std::string_view key,
+                         const std::string& name,
+                         ChatTemplates& templates) {
+  const absl::StatusOr<std::string_view> text = metadata.GetString(key);
+  if (absl::IsNotFound(text.status())) {
+    return absl::OkStatus();
+  }
+  QUIRE_RETURN_IF_ERROR(text.status());
+  if (text->size() > kMaxTemplateBytes) {
+    return metadata.KeyError(
+        key,
+        absl::StrCat("must have at most ", kMaxTemplateBytes, " bytes (got ", text->size(), ")"));
+  }
+  templates.sources[name] = std::string(*text);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ChatTemplates> LoadFromGguf(const std::string& path, bool without_templates) {
+  QUIRE_ASSIGN_OR_RETURN(const GgufFile file, GgufFile::Open(path));
+  const GgufMetadata& metadata = file.metadata();
+  ChatTemplates templates;
+  QUIRE_RETURN_IF_ERROR(AddSpecialTokens(metadata, templates.special_tokens));
+  if (without_templates) {
+    return templates;
+  }
+  QUIRE_RETURN_IF_ERROR(AddTemplate(metadata, kGgufTemplateKey, kDefault, templates));
+  const std::string prefix = absl::StrCat(ToAbsl(kGgufTemplateKey), ".");
+  for (const auto& [key, value] : metadata.values()) {
+    if (!key.starts_with(prefix)) {
+      continue;
+    }
+    if (templates.sources.size() > kMaxNamedTemplates) {
+      return metadata.KeyError(key, "too many chat templates");
+    }
+    QUIRE_RETURN_IF_ERROR(AddTemplate(metadata, key, key.substr(prefix.size()), templates));
+  }
+  return templates;
+}
+
 }  // namespace
 
-absl::StatusOr<ChatTemplates> LoadChatTemplates(const std::string& model_dir,
+absl::StatusOr<ChatTemplates> LoadChatTemplates(const std::string& model_path,
                                                 const std::string& template_file) {
   ChatTemplates templates;
-  QUIRE_ASSIGN_OR_RETURN(const Json config, ReadConfig(model_dir, "tokenizer_config.json"));
+  if (IsGgufPath(model_path)) {
+    QUIRE_ASSIGN_OR_RETURN(templates, LoadFromGguf(model_path, !template_file.empty()));
+    if (!template_file.empty()) {
+      QUIRE_ASSIGN_OR_RETURN(templates.sources[kDefault],
+                             ReadFile(template_file, kMaxTemplateBytes));
+    }
+    return templates;
+  }
+  QUIRE_ASSIGN_OR_RETURN(const Json config, ReadConfig(model_path, "tokenizer_config.json"));
   AddSpecialTokens(config, templates.special_tokens);
-  QUIRE_ASSIGN_OR_RETURN(const Json token_map, ReadConfig(model_dir, "special_tokens_map.json"));
+  QUIRE_ASSIGN_OR_RETURN(const Json token_map, ReadConfig(model_path, "special_tokens_map.json"));
   AddSpecialTokens(token_map, templates.special_tokens);
   if (!template_file.empty()) {
     QUIRE_ASSIGN_OR_RETURN(templates.sources[kDefault], ReadFile(template_file, kMaxTemplateBytes));
     return templates;
   }
-  QUIRE_ASSIGN_OR_RETURN(const auto file, FindFile(model_dir, "chat_template.jinja"));
+  QUIRE_ASSIGN_OR_RETURN(const auto file, FindFile(model_path, "chat_template.jinja"));
   if (file.has_value()) {
     QUIRE_ASSIGN_OR_RETURN(templates.sources[kDefault], ReadFile(*file, kMaxTemplateBytes));
-    QUIRE_RETURN_IF_ERROR(AddTemplateFiles(model_dir, templates));
+    QUIRE_RETURN_IF_ERROR(AddTemplateFiles(model_path, templates));
     return templates;
   }
   const auto entry = config.find("chat_template");

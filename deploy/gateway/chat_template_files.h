@@ -1,9 +1,10 @@
 // LoadChatTemplates finds a model's chat templates and the special tokens that the templates name,
-// where Hugging Face transformers finds them.
+// where Hugging Face transformers finds them, or in the metadata of a GGUF file.
 //
 // Thread safety: a free function, safe from any thread.
 // Errors:        those of ResolveModelFile, except kNotFound; those of ParseJsonFile; those of
-//                ReadFile; kInvalidArgument CHAT_TEMPLATE. The messages name the file.
+//                ReadFile; those of GgufFile::Open and GgufMetadata; kInvalidArgument
+//                CHAT_TEMPLATE. The messages name the file.
 #ifndef QUIRE_DEPLOY_GATEWAY_CHAT_TEMPLATE_FILES_H_
 #define QUIRE_DEPLOY_GATEWAY_CHAT_TEMPLATE_FILES_H_
 
@@ -24,9 +25,10 @@ struct ChatTemplates {
 };
 
 // If chat_template.jinja exists, reads it and additional_chat_templates/NAME.jinja. Otherwise reads
-// `chat_template` of tokenizer_config.json: a text, or a list of {name, template}. If
-// `template_file` is not empty, reads only this file, as the default template.
-absl::StatusOr<ChatTemplates> LoadChatTemplates(const std::string& model_dir,
+// `chat_template` of tokenizer_config.json: a text, or a list of {name, template}. Of a GGUF file
+// reads tokenizer.chat_template and tokenizer.chat_template.NAME. If `template_file` is not empty,
+// reads only this file, as the default template.
+absl::StatusOr<ChatTemplates> LoadChatTemplates(const std::string& model_path,
                                                 const std::string& template_file);
 
 }  // namespace quire

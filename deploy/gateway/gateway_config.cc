@@ -14,12 +14,11 @@
 #include "common/flags/port_check.h"
 #include "common/wire/api_key.h"
 
-ABSL_FLAG(
-    std::string,
-    model,
-    "",
-    "Hugging Face model directory of the schedulers, for its tokenizer and chat template. The "
-    "flag name may be left out: quire_gateway DIR.");
+ABSL_FLAG(std::string,
+          model,
+          "",
+          "Hugging Face model directory or GGUF file of the schedulers, for its tokenizer and chat "
+          "template. The flag name may be left out: quire_gateway MODEL.");
 ABSL_FLAG(std::string,
           chat_template,
           "",
@@ -129,14 +128,14 @@ absl::StatusOr<Address> ListenAddress(std::string_view host_flag,
 }
 
 absl::Status SetModel(const std::vector<std::string>& positional, GatewayConfig& config) {
-  config.model_dir = absl::GetFlag(FLAGS_model);
-  if (positional.size() > 1 || (!positional.empty() && !config.model_dir.empty())) {
+  config.model_path = absl::GetFlag(FLAGS_model);
+  if (positional.size() > 1 || (!positional.empty() && !config.model_path.empty())) {
     return FlagError("model", "must be given once");
   }
   if (!positional.empty()) {
-    config.model_dir = positional.front();
+    config.model_path = positional.front();
   }
-  if (config.model_dir.empty()) {
+  if (config.model_path.empty()) {
     return FlagError("model", "must be given");
   }
   config.chat_template_file = absl::GetFlag(FLAGS_chat_template);

@@ -20,7 +20,7 @@
 namespace quire {
 
 struct GatewayConfig {
-  std::string model_dir;
+  std::string model_path;
   std::string chat_template_file;      // empty: the model's own template
   bool allows_special_tokens = false;  // true: names of special tokens in messages become tokens
 

@@ -96,7 +96,7 @@ int main(int argc, char** argv) {
       argc,
       argv,
       {.name = "quire_gateway",
-       .usage = "--model DIR --scheduler HOST:PORT [flags]",
+       .usage = "--model MODEL --scheduler HOST:PORT [flags]",
        .summary = "Serves OpenAI's HTTP API in front of quire_scheduler."});
   quire::ApplyLogFlagsOrExit(kName);
   const quire::GatewayConfig config =
@@ -109,7 +109,7 @@ int main(int argc, char** argv) {
                   {"api_keys", config.api_keys != nullptr ? "on" : "off"}});
   SayWhere("listens", *server);
   server->Open(quire::ValueOrExit(
-      quire::ChatModel::Load({.model_dir = config.model_dir,
+      quire::ChatModel::Load({.model_path = config.model_path,
                               .template_file = config.chat_template_file,
                               .allows_special_tokens = config.allows_special_tokens}),
       kName,

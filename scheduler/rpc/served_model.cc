@@ -1,7 +1,6 @@
 #include "scheduler/rpc/served_model.h"
 
 #include <algorithm>
-#include <filesystem>
 
 #include "absl/strings/str_cat.h"
 
@@ -10,19 +9,11 @@
 #include "common/base/string_view.h"
 #include "common/model/digest.h"
 #include "common/model/model_file.h"
+#include "common/model/model_path.h"
 #include "common/model/sampling_params_check.h"
 
 namespace quire {
 namespace {
-
-std::string NameOfDirectory(const std::string& model_dir) {
-  std::filesystem::path path(model_dir);
-  if (!path.has_filename()) {  // model_dir ends with a slash
-    path = path.parent_path();
-  }
-  const std::string name = path.filename().string();
-  return name.empty() || name == "." || name == ".." ? "model" : name;
-}
 
 void AddUnique(const std::vector<TokenId>& from, std::vector<TokenId>& to) {
   for (TokenId id : from) {
@@ -33,22 +24,21 @@ void AddUnique(const std::vector<TokenId>& from, std::vector<TokenId>& to) {
 }
 
 // Refuses defaults out of range, because every request that relies on them would fail.
-absl::Status CheckDefaults(const ServedModel& model) {
+absl::Status CheckDefaults(const ServedModel& model, std::string_view file) {
   SamplingParams params = DefaultSampling(model);
   params.banned_before_min_tokens = model.defaults.eos_token_ids;
   absl::Status status = Validate(params, model.config.vocab_size);
   if (status.ok()) {
     return status;
   }
-  return InvalidArgument(
-      "CONFIG", absl::StrCat("generation_config.json: ", absl::string_view(status.message())));
+  return InvalidArgument("CONFIG", absl::StrCat(ToAbsl(file), ": ", status.message()));
 }
 
 // A model may lack generation_config.json. A directory given by --generation-config must have the
 // file: if the file is missing, the given name is probably a mistake.
 absl::StatusOr<GenerationDefaults> LoadDefaults(const ServedModelSource& source) {
   if (source.generation_config == "auto") {
-    return LoadGenerationDefaults(source.model_dir);
+    return LoadGenerationDefaults(source.model_path);
   }
   const std::string name = "generation_config.json";
   const absl::Status found = ResolveModelFile(source.generation_config, name).status();
@@ -105,24 +95,18 @@ absl::StatusOr<ServedModel> LoadServedModel(const ServedModelSource& source) {
   ServedModel model;
   model.names = source.names;
   if (model.names.empty()) {
-    model.names.push_back(NameOfDirectory(source.model_dir));
+    model.names.push_back(ModelNameOf(source.model_path));
   }
-  QUIRE_ASSIGN_OR_RETURN(model.config, LoadModelConfig(source.model_dir));
+  QUIRE_ASSIGN_OR_RETURN(model.config, LoadModelConfig(source.model_path));
   if (source.generation_config != "none" && source.generation_config != "vllm") {
     QUIRE_ASSIGN_OR_RETURN(model.defaults, LoadDefaults(source));
-    QUIRE_RETURN_IF_ERROR(CheckDefaults(model));
+    const bool is_gguf = source.generation_config == "auto" && IsGgufPath(source.model_path);
+    QUIRE_RETURN_IF_ERROR(
+        CheckDefaults(model, is_gguf ? source.model_path : "generation_config.json"));
   }
   AddUnique(model.config.eos_token_ids, model.eos_token_ids);
   AddUnique(model.defaults.eos_token_ids, model.eos_token_ids);
-  const absl::StatusOr<std::string> tokenizer =
-      ResolveModelFile(source.model_dir, "tokenizer.json");
-  if (tokenizer.ok()) {
-    QUIRE_ASSIGN_OR_RETURN(model.tokenizer, Tokenizer::Load(*tokenizer));
-  } else if (!absl::IsNotFound(tokenizer.status())) {
-    return Error(tokenizer.status().code(),
-                 ReasonOf(tokenizer.status()),
-                 absl::StrCat(source.model_dir, "/tokenizer.json: ", tokenizer.status().message()));
-  }
+  QUIRE_ASSIGN_OR_RETURN(model.tokenizer, Tokenizer::LoadOfModel(source.model_path));
   return model;
 }
 

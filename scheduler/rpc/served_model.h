@@ -37,15 +37,15 @@ SamplingParams DefaultSampling(const ServedModel& model);
 std::string DeterminismFingerprint(const ServedModel& model, std::string_view numerics);
 
 struct ServedModelSource {
-  std::string model_dir;
-  std::vector<std::string> names;  // if empty, the one name is the last part of model_dir
-  // "auto": generation_config.json of model_dir, if there is one. "none" or "vllm": no defaults.
-  // Any other value: a directory that must have a generation_config.json.
+  std::string model_path;          // a directory or a GGUF file
+  std::vector<std::string> names;  // if empty, the one name is ModelNameOf(model_path)
+  // "auto": those of the model (LoadGenerationDefaults). "none" or "vllm": no defaults. Any other
+  // value: a directory that must have a generation_config.json.
   std::string generation_config = "auto";
 };
 
-// Errors: those of LoadModelConfig, LoadGenerationDefaults, ResolveModelFile and Tokenizer::Load;
-// also kInvalidArgument CONFIG if a sampling default is out of range.
+// Errors: those of LoadModelConfig, LoadGenerationDefaults, ResolveModelFile and
+// Tokenizer::LoadOfModel; also kInvalidArgument CONFIG if a sampling default is out of range.
 absl::StatusOr<ServedModel> LoadServedModel(const ServedModelSource& source);
 
 }  // namespace quire

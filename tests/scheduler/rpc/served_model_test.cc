@@ -4,11 +4,17 @@
 #include <fstream>
 #include <set>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "scheduler/text/byte_alphabet.h"
+#include "scheduler/text/utf8.h"
+#include "tests/common/model/gguf_bytes.h"
+#include "tests/common/model/gguf_dir.h"
 #include "tests/scheduler/rpc/tiny_served_model.h"
 
 namespace quire {
@@ -53,10 +59,10 @@ class ModelFolder {
     std::filesystem::create_symlink(target, path_ / name);
   }
   const std::filesystem::path& path() const { return path_; }
-  absl::Status Load() const { return LoadServedModel({.model_dir = path_}).status(); }
+  absl::Status Load() const { return LoadServedModel({.model_path = path_}).status(); }
   std::string Fingerprint(const std::string& generation_config = "auto") const {
     const auto model =
-        LoadServedModel({.model_dir = path_, .generation_config = generation_config});
+        LoadServedModel({.model_path = path_, .generation_config = generation_config});
     EXPECT_TRUE(model.ok()) << model.status();
     return DeterminismFingerprint(*model, kNumerics);
   }
@@ -139,7 +145,7 @@ TEST(LoadServedModelTest, ADirectoryOfDefaultsThatWasNamedHasThem) {
   const ModelFolder model;
   const ModelFolder defaults;
   const auto load = [&](const std::string& from) {
-    return LoadServedModel({.model_dir = model.path(), .generation_config = from});
+    return LoadServedModel({.model_path = model.path(), .generation_config = from});
   };
   EXPECT_TRUE(load("auto").ok()) << "a model need not have any";
   EXPECT_TRUE(load("none").ok());
@@ -202,9 +208,77 @@ TEST(ServedModelTest, LinksInsideTheFolderAndOfAHubCacheAreFollowed) {
   }
 
   EXPECT_TRUE(inside.Load().ok()) << inside.Load();
-  const auto of_hub = LoadServedModel({.model_dir = snapshot});
+  const auto of_hub = LoadServedModel({.model_path = snapshot});
   ASSERT_TRUE(of_hub.ok()) << of_hub.status();
   EXPECT_NE(of_hub->tokenizer, nullptr);
+}
+
+GgufBytes GgufModel(float temperature) {
+  GgufBytes file;
+  file.Add("general.architecture", "llama");
+  for (const char* key : {"llama.embedding_length", "llama.feed_forward_length"}) {
+    file.AddUint32(key, 8);
+  }
+  for (const char* key : {"llama.block_count", "llama.attention.head_count"}) {
+    file.AddUint32(key, 1);
+  }
+  file.AddUint32("llama.context_length", 64);
+  file.Add("llama.attention.layer_norm_rms_epsilon", GgufValueType::kFloat32, 1e-5F);
+  file.Add("general.sampling.temp", GgufValueType::kFloat32, temperature);
+  std::vector<std::string> tokens;
+  for (int byte = 0; byte < 256; ++byte) {
+    AppendUtf8(ByteToCharacter(static_cast<uint8_t>(byte)), &tokens.emplace_back());
+  }
+  tokens.emplace_back("<|im_end|>");
+  std::vector<int32_t> types(257, 1);
+  types.back() = 3;
+  file.Add("tokenizer.ggml.model", "gpt2");
+  file.AddArray<std::string_view>("tokenizer.ggml.tokens",
+                                  GgufValueType::kString,
+                                  std::vector<std::string_view>(tokens.begin(), tokens.end()));
+  file.AddArray<int32_t>("tokenizer.ggml.token_type", GgufValueType::kInt32, types);
+  file.AddArray<std::string_view>("tokenizer.ggml.merges", GgufValueType::kString, {});
+  file.AddUint32("tokenizer.ggml.eos_token_id", 7);
+  return file;
+}
+
+TEST(ServedModelTest, AGgufFileIsAWholeModelServedUnderItsName) {
+  const GgufDir dir;
+  dir.Write("tiny.Q4_0-00001-of-00001.gguf", GgufModel(0.5F).File());
+  dir.Write("other.gguf", GgufModel(0.25F).File());
+
+  const auto model = LoadServedModel({.model_path = dir.path("tiny.Q4_0-00001-of-00001.gguf")});
+  const auto other = LoadServedModel({.model_path = dir.path("other.gguf")});
+
+  ASSERT_TRUE(model.ok()) << model.status();
+  ASSERT_TRUE(other.ok()) << other.status();
+  EXPECT_THAT(model->names, testing::ElementsAre("tiny.Q4_0"));
+  EXPECT_EQ(model->config.vocab_size, 257);
+  EXPECT_THAT(model->eos_token_ids, testing::ElementsAre(7, 256));
+  EXPECT_EQ(DefaultSampling(*model).temperature, 0.5F);
+  ASSERT_NE(model->tokenizer, nullptr);
+  EXPECT_EQ(model->tokenizer->file_digest(), other->tokenizer->file_digest());
+  EXPECT_NE(DeterminismFingerprint(*model, kNumerics), DeterminismFingerprint(*other, kNumerics));
+}
+
+TEST(ServedModelTest, AGgufFileWithoutATokenizerOrWithAWrongDefaultIsRefused) {
+  const GgufDir dir;
+  GgufBytes no_tokenizer = GgufModel(1.0F);
+  std::erase_if(no_tokenizer.keys,
+                [](const GgufBytes::Key& key) { return key.name.starts_with("tokenizer.ggml."); });
+  no_tokenizer.AddUint32("llama.vocab_size", 257);
+  dir.Write("plain.gguf", no_tokenizer.File());
+  GgufBytes wrong = GgufModel(1.0F);
+  wrong.Add("general.sampling.top_p", GgufValueType::kFloat32, 0.0F);
+  dir.Write("wrong.gguf", wrong.File());
+
+  EXPECT_EQ(LoadServedModel({.model_path = dir.path("plain.gguf")}).status().message(),
+            "load: plain.gguf: tokenizer.ggml.model: is missing");
+  const std::string path = dir.path("wrong.gguf");
+  EXPECT_THAT(std::string(LoadServedModel({.model_path = path}).status().message()),
+              MatchesRegex(".*wrong.gguf: sampling.top_p: .*"));
+  EXPECT_EQ(LoadServedModel({.model_path = path, .generation_config = "none"}).status(),
+            absl::OkStatus());
 }
 
 }  // namespace

@@ -19,7 +19,8 @@ from make_tokenizer_golden import (LLAMA3_PATTERN, OUT, QWEN2_PATTERN, SPECIAL_T
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 BPE_ADDED = [("<|endoftext|>", CONTROL), ("<|im_start|>", CONTROL), ("<|im_end|>", CONTROL), ("", NORMAL),
-             ("<Tool>", USER_DEFINED), ("[PAD7]", UNUSED)]
+             ("<Tool>", USER_DEFINED), ("[PAD7]", UNUSED),
+             ("\u0120dog", NORMAL)]  # no merges lead to it: only ignore_merges finds it
 SPM_ADDED = [("[INST]", CONTROL), ("big dog", USER_DEFINED), ("[PAD9]", UNUSED)]
 
 GPT2_PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
