@@ -11,7 +11,7 @@ build_packages=(
 package_packages=(dpkg-dev file)  # needed by cpack
 test_packages=(
   libgtest-dev libgmock-dev libbenchmark-dev
-  git openssl python3 python3-grpcio python3-protobuf python3-msgpack python3-setuptools python3-yaml python3-zmq clang-format clang-tidy
+  git openssl python3 python3-grpcio python3-protobuf python3-msgpack python3-pip python3-setuptools python3-yaml python3-zmq clang-format clang-tidy
   haproxy
 )
 
