@@ -27,6 +27,7 @@ struct BytesAvx2 {
   using Words = __m256i;
   using Int = __m256i;
   static constexpr int kLanes = 8;
+  static constexpr int kMaxRows = 6;  // of a tile, whose sums stay in registers
   static constexpr int kSignedOffset = 0;
   static constexpr bool kHasDot = false;  // whether Dot multiplies and adds up four bytes at once
 

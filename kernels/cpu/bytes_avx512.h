@@ -21,6 +21,7 @@ struct BytesAvx512 {
   using Words = __m512i;
   using Int = __m512i;
   static constexpr int kLanes = 16;
+  static constexpr int kMaxRows = 8;  // of a tile, whose sums stay in registers
   static constexpr int kSignedOffset = 0;
   static constexpr bool kHasDot = false;
 

@@ -18,6 +18,7 @@ struct BytesPortable {
   using Words = Bytes;  // not used, because there is Dot
   using Int = int32_t __attribute__((vector_size(16)));
   static constexpr int kLanes = 4;
+  static constexpr int kMaxRows = 2;  // of a tile, whose sums stay in registers
   static constexpr bool kHasDot = true;
   static constexpr int kSignedOffset = 0;
 

@@ -2,7 +2,7 @@
 // (bytes_avx2.h). quantized_linear.h has the contract.
 //
 // Structure: a task multiplies one block of rows of x by a run of panels, each as wide as a vector.
-// For each panel, tiles of up to kTileRows rows keep their sums in registers from the first group
+// For each panel, tiles of up to kMaxRows rows keep their sums in registers from the first group
 // to the last, so codes are unpacked once per tile.
 #ifndef QUIRE_KERNELS_CPU_QUANTIZED_KERNEL_INL_H_
 #define QUIRE_KERNELS_CPU_QUANTIZED_KERNEL_INL_H_
@@ -267,22 +267,14 @@ struct QuantizedKernel {
     }
   }
 
-  template <bool kRounded>
+  template <bool kRounded, int kRows = B::kMaxRows>
   static void RunRows(const PackedCodes& matrix, const QuantizedTile& t, const uint8_t* panel) {
-    switch (t.rows) {
-      case 1:
-        return RunTile<kRounded, 1>(matrix, t, panel);
-      case 2:
-        return RunTile<kRounded, 2>(matrix, t, panel);
-      case 3:
-        return RunTile<kRounded, 3>(matrix, t, panel);
-      case 4:
-        return RunTile<kRounded, 4>(matrix, t, panel);
-      case 5:
-        return RunTile<kRounded, 5>(matrix, t, panel);
-      default:
-        return RunTile<kRounded, 6>(matrix, t, panel);
+    if constexpr (kRows > 1) {
+      if (t.rows < kRows) {
+        return RunRows<kRounded, kRows - 1>(matrix, t, panel);
+      }
     }
+    RunTile<kRounded, kRows>(matrix, t, panel);
   }
 };
 
@@ -333,7 +325,10 @@ void MultiplyQuantized(const PackedCodes& matrix, const QuantizedTile& t, const 
 
 template <typename B>
 constexpr QuantizedKernels KernelsOf() {
-  return {.lanes = B::kLanes, .round_inputs = &RoundInputs<B>, .multiply = &MultiplyQuantized<B>};
+  return {.lanes = B::kLanes,
+          .max_rows = B::kMaxRows,
+          .round_inputs = &RoundInputs<B>,
+          .multiply = &MultiplyQuantized<B>};
 }
 
 }  // namespace

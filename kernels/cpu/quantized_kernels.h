@@ -13,9 +13,7 @@ namespace quire {
 
 // The rows of inputs and outputs that are multiplied at once.
 struct QuantizedTile {
-  static constexpr int kMaxRows = 6;
-
-  int rows = 0;                     // 1 to kMaxRows
+  int rows = 0;                     // 1 to QuantizedKernels::max_rows
   const int8_t* x = nullptr;        // [rows][x_stride], rounded inputs; null: x_f32 is multiplied
   const float* x_scales = nullptr;  // [rows][groups_stride]
   const int32_t* x_sums = nullptr;  // [rows][2 * groups_stride], sums of the halves of each group
@@ -30,7 +28,8 @@ struct QuantizedTile {
 };
 
 struct QuantizedKernels {
-  int lanes = 0;  // columns of a panel
+  int lanes = 0;     // columns of a panel
+  int max_rows = 0;  // of a tile
   // Rounds a row of inputs to 8 bits. sums: two per group, of its halves.
   void (*round_inputs)(
       const float* x, int64_t num_groups, int8_t* codes, float* scales, int32_t* sums) = nullptr;

@@ -60,11 +60,8 @@ class Product {
   // panels.
   int64_t RowsPerBlock() const {
     constexpr int64_t kBlockBytes = int64_t{192} << 10;
-    constexpr int64_t kMinRows = int64_t{4} * QuantizedTile::kMaxRows;
-    return std::max(kMinRows, RoundDown(kBlockBytes / weight_.in_features()));
-  }
-  static int64_t RoundDown(int64_t rows) {
-    return rows / QuantizedTile::kMaxRows * QuantizedTile::kMaxRows;
+    const int64_t tiles = kBlockBytes / weight_.in_features() / kernels_.max_rows;
+    return kernels_.max_rows * std::max(tiles, int64_t{4});
   }
 
   void RoundInputs() {
@@ -110,7 +107,7 @@ class Product {
     tile.columns = static_cast<int>(std::min<int64_t>(part.rows - p * part.lanes, part.lanes));
     tile.bias = weight_.bias() == nullptr ? nullptr : weight_.bias() + column;
     const int64_t num_rows = end_row - first_row;
-    const int64_t num_tiles = DivCeil(num_rows, int64_t{QuantizedTile::kMaxRows});
+    const int64_t num_tiles = DivCeil(num_rows, int64_t{kernels_.max_rows});
     for (int64_t i = 0; i < num_tiles; ++i) {  // of equal sizes: 8 rows are 4 + 4, not 6 + 2
       const int64_t row = first_row + num_rows * i / num_tiles;
       tile.rows = static_cast<int>(first_row + num_rows * (i + 1) / num_tiles - row);
