@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -26,6 +27,9 @@ namespace {
 
 constexpr std::string_view kArchitectureKey = "general.architecture";
 constexpr int64_t kMaxInteger = std::numeric_limits<int32_t>::max();
+// Range of factors of RoPE, far beyond published models.
+constexpr double kMinRopeFactor = 1e-6;
+constexpr double kMaxRopeFactor = 1e6;
 
 struct GgufArchitecture {
   std::string_view name;
@@ -174,39 +178,98 @@ absl::Status CheckSupported(const Translation& translation, int64_t head_dim) {
       "rope.dimension_count", head_dim, "must be equal to attention.key_length");
 }
 
-// Sets rope_theta and rope_scaling. The one place for scalings of GGUF files.
-absl::Status SetRope(const GgufFile& file, Translation& translation) {
+absl::StatusOr<double> FloatOr(const Translation& translation,
+                               std::string_view name,
+                               double min,
+                               double fallback) {
+  return IfMissing(translation.metadata().GetFloat(translation.Key(name), min, kMaxRopeFactor),
+                   fallback);
+}
+
+// Sets rope_scaling to yarn.
+absl::Status SetYarn(Translation& translation, double factor) {
+  // Of the factors beside llama.cpp's own, no published file has another value than 1.
+  for (const char* name : {"attn_factor", "yarn_attn_factor", "yarn_ext_factor"}) {
+    const std::string full_name = absl::StrCat("rope.scaling.", name);
+    QUIRE_ASSIGN_OR_RETURN(const double value, FloatOr(translation, full_name, 0.0, 1.0));
+    if (value != 1.0) {
+      return translation.metadata().KeyError(translation.Key(full_name), "must be 1");
+    }
+  }
+  Json scaling = {{"rope_type", "yarn"}, {"factor", factor}};
+  QUIRE_ASSIGN_OR_RETURN(scaling["beta_fast"],
+                         FloatOr(translation, "rope.scaling.yarn_beta_fast", kMinRopeFactor, 32.0));
+  QUIRE_ASSIGN_OR_RETURN(scaling["beta_slow"],
+                         FloatOr(translation, "rope.scaling.yarn_beta_slow", kMinRopeFactor, 1.0));
+  QUIRE_ASSIGN_OR_RETURN(scaling["original_max_position_embeddings"],
+                         IfMissing(translation.Integer("rope.scaling.original_context_length"),
+                                   translation.json()["max_position_embeddings"].get<int64_t>()));
+  translation.json()["rope_scaling"] = std::move(scaling);
+  return absl::OkStatus();
+}
+
+// Sets rope_theta and rope_scaling.
+absl::Status SetRope(Translation& translation) {
   const GgufMetadata& metadata = translation.metadata();
   QUIRE_ASSIGN_OR_RETURN(
       const double theta,
       IfMissing(metadata.GetFloat(translation.Key("rope.freq_base"), 1.0, 1e12), 10000.0));
   translation.Set("rope_theta", "rope.freq_base", theta);
-  for (const char* name :
-       {"rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"}) {
-    if (file.Find(name) != nullptr) {
-      return TensorError(file.name(), name, "factors of RoPE frequencies are not supported");
-    }
-  }
   // Old files have scale_linear. 0 means 1 there.
-  QUIRE_ASSIGN_OR_RETURN(
-      const double old_factor,
-      IfMissing(metadata.GetFloat(translation.Key("rope.scale_linear"), 0.0, 1e6), 1.0));
-  QUIRE_ASSIGN_OR_RETURN(
-      const double factor,
-      IfMissing(metadata.GetFloat(translation.Key("rope.scaling.factor"), 0.0, 1e6), old_factor));
+  QUIRE_ASSIGN_OR_RETURN(const double old_factor,
+                         FloatOr(translation, "rope.scale_linear", 0.0, 1.0));
+  QUIRE_ASSIGN_OR_RETURN(const double factor,
+                         FloatOr(translation, "rope.scaling.factor", 0.0, old_factor));
   const std::string type_key = translation.Key("rope.scaling.type");
   QUIRE_ASSIGN_OR_RETURN(const std::string_view type,
                          IfMissing(metadata.GetString(type_key), "linear"));
-  if (type != "none" && type != "linear") {
+  if (type != "none" && type != "linear" && type != "yarn") {
     return metadata.KeyError(
         type_key,
-        absl::StrCat("must be one of none, linear (got ", Printable(type, /*max_bytes=*/64), ")"));
+        absl::StrCat(
+            "must be one of none, linear, yarn (got ", Printable(type, /*max_bytes=*/64), ")"));
   }
-  if (type == "linear" && factor != 0.0 && factor != 1.0) {
-    if (factor < 1.0) {
-      return metadata.KeyError(translation.Key("rope.scaling.factor"), "must be at least 1");
+  if (type == "none" || factor == 0.0 || factor == 1.0) {
+    return absl::OkStatus();
+  }
+  if (factor < 1.0) {
+    return metadata.KeyError(translation.Key("rope.scaling.factor"), "must be at least 1");
+  }
+  if (type == "yarn") {
+    return SetYarn(translation, factor);
+  }
+  translation.json()["rope_scaling"] = {{"rope_type", "linear"}, {"factor", factor}};
+  return absl::OkStatus();
+}
+
+// Sets the divisors of the frequencies. Files of Llama 3 hold them in place of the parameters of
+// their scaling.
+absl::Status SetRopeFactors(const GgufFile& file, ModelConfig& config) {
+  for (const char* name : {"rope_factors_long.weight", "rope_factors_short.weight"}) {
+    if (file.Find(name) != nullptr) {
+      return TensorError(file.name(), name, "longrope is not supported for this architecture");
     }
-    translation.json()["rope_scaling"] = {{"rope_type", "linear"}, {"factor", factor}};
+  }
+  const GgufTensor* const tensor = file.Find(kGgufRopeFactors);
+  if (tensor == nullptr) {
+    return absl::OkStatus();
+  }
+  const std::vector<int64_t> shape = {config.head_dim / 2};
+  if (tensor->type != GgmlType::kF32 || tensor->shape != shape) {
+    return TensorError(
+        file.name(), tensor->name, absl::StrCat("must be F32 of the shape [", shape[0], "]"));
+  }
+  if (config.rope->scaling != RopeScalingKind::kNone) {
+    return TensorError(file.name(), tensor->name, "must not be there beside another RoPE scaling");
+  }
+  config.rope->scaling = RopeScalingKind::kFactors;
+  config.rope->factors.resize(static_cast<size_t>(shape[0]));
+  QUIRE_RETURN_IF_ERROR(
+      file.Read(*tensor, 0, std::as_writable_bytes(std::span(config.rope->factors))));
+  for (const float factor : config.rope->factors) {
+    if (!(factor >= kMinRopeFactor && factor <= kMaxRopeFactor)) {
+      return TensorError(file.name(), tensor->name, "factors must be in [1e-06, 1e+06]");
+    }
   }
   return absl::OkStatus();
 }
@@ -235,7 +298,7 @@ absl::StatusOr<ModelConfig> ConfigFromGguf(const GgufFile& file) {
   Translation translation(file, architecture);
   QUIRE_RETURN_IF_ERROR(SetSizes(translation));
   QUIRE_RETURN_IF_ERROR(CheckSupported(translation, translation.json()["head_dim"].get<int64_t>()));
-  QUIRE_RETURN_IF_ERROR(SetRope(file, translation));
+  QUIRE_RETURN_IF_ERROR(SetRope(translation));
   translation.json()["tie_word_embeddings"] = file.Find("output.weight") == nullptr;
   translation.json()["dtype"] = "bfloat16";
   translation.json()["bos_token_id"] = nullptr;
@@ -245,6 +308,7 @@ absl::StatusOr<ModelConfig> ConfigFromGguf(const GgufFile& file) {
   config.attention_out_bias = file.Find("blk.0.attn_output.bias") != nullptr;
   config.mlp_bias = file.Find("blk.0.ffn_gate.bias") != nullptr;
   QUIRE_RETURN_IF_ERROR(SetSlidingWindow(translation, config));
+  QUIRE_RETURN_IF_ERROR(SetRopeFactors(file, config));
   if (file.metadata().Has(kGgufTokensKey)) {
     QUIRE_ASSIGN_OR_RETURN(GgufSpecialTokens special, ReadGgufSpecialTokens(file.metadata()));
     config.bos_token_id = special.bos;

@@ -9,12 +9,18 @@
 #ifndef QUIRE_COMMON_MODEL_GGUF_CONFIG_H_
 #define QUIRE_COMMON_MODEL_GGUF_CONFIG_H_
 
+#include <string_view>
+
 #include "absl/status/statusor.h"
 
 #include "common/model/gguf_file.h"
 #include "common/model/model_config.h"
 
 namespace quire {
+
+// Tensor with the divisors of the frequencies of RoPE. It is part of the config, not of the
+// weights.
+inline constexpr std::string_view kGgufRopeFactors = "rope_freqs.weight";
 
 // Knows the architectures llama, qwen2 and qwen3. The KV cache type is bf16 whatever the weights
 // are. eos_token_ids has every token that ends an answer (gguf_special_tokens.h).

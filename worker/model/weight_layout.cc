@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "common/base/string_view.h"
+#include "common/model/gguf_config.h"
 
 namespace quire {
 namespace {
@@ -244,6 +245,9 @@ std::vector<std::string> NamePrefixes(const ModelConfig& config) {
 bool IsHarmlessExtra(const ModelConfig& config, std::string_view name) {
   if (name.ends_with(".rotary_emb.inv_freq") || name.ends_with("decoder.version")) {
     return true;
+  }
+  if (name == kGgufRopeFactors) {
+    return config.rope.has_value() && config.rope->scaling == RopeScalingKind::kFactors;
   }
   return config.tie_word_embeddings &&
          (name == "lm_head.weight" || name == "language_model.lm_head.weight");

@@ -149,8 +149,8 @@ WeightLayout SliceFor(const RankShare& share, const ModelConfig& config, WeightL
 std::vector<std::string> NamePrefixes(const ModelConfig& config);
 
 // Returns true for a tensor that published files contain although it has no effect. Such a tensor
-// is a buffer of old transformers versions, or the output matrix of a model that uses its embedding
-// instead.
+// is a buffer of old transformers versions, the output matrix of a model that uses its embedding
+// instead, or part of a GGUF file's config.
 bool IsHarmlessExtra(const ModelConfig& config, std::string_view name);
 
 // Returns true for a tensor of a part that is not served: a tower that sees or hears, or layers

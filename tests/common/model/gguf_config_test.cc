@@ -190,6 +190,36 @@ TEST(GgufConfigTest, LinearScalingIsReadInAllSpellings) {
             0.0);
 }
 
+TEST(GgufConfigTest, YarnIsReadWithTheDefaultsOfTransformers) {
+  GgufBytes bytes = Model("qwen2");
+  bytes.Add("qwen2.rope.scaling.type", "yarn");
+  bytes.Add("qwen2.rope.scaling.factor", GgufValueType::kFloat32, 4.0F);
+  bytes.AddUint32("qwen2.rope.scaling.original_context_length", 1024);
+
+  const ModelConfig config = Loaded(bytes);
+
+  EXPECT_EQ(config.rope->scaling, RopeScalingKind::kYarn);
+  EXPECT_EQ(config.rope->factor, 4.0);
+  EXPECT_EQ(config.rope->original_max_position_embeddings, 1024);
+  EXPECT_EQ(config.rope->beta_fast, 32.0);
+  EXPECT_NEAR(config.rope->attention_factor, 1.1386, 1e-4);  // 0.1 ln 4 + 1
+}
+
+TEST(GgufConfigTest, FactorsOfFrequenciesAreATensorOfTheFile) {
+  GgufBytes bytes = Model("llama");
+  std::string factors;
+  for (int i = 0; i < 8; ++i) {
+    factors += LittleEndian(1.0F + static_cast<float>(i));
+  }
+  bytes.AddTensor("rope_freqs.weight", {8}, GgmlType::kF32, factors);
+
+  const ModelConfig config = Loaded(bytes);
+
+  EXPECT_EQ(config.rope->scaling, RopeScalingKind::kFactors);
+  EXPECT_THAT(config.rope->factors, ElementsAre(1, 2, 3, 4, 5, 6, 7, 8));
+  EXPECT_NE(HashOf(config), HashOf(Loaded(Model("llama"))));
+}
+
 TEST(GgufConfigTest, EndsAreTheEndIdsAndControlTokensWithTheirNamesEachOnce) {
   GgufBytes bytes = Model("llama", {"tokenizer.ggml.token_type"});
   bytes.AddArray<int32_t>(
@@ -338,17 +368,35 @@ const std::vector<Fault>& Faults() {
        "llama.rope.freq_base: must be in [1, 1e+12] (got nan)",
        {"llama.rope.freq_base"}},
       {"UnknownScaling",
-       [](GgufBytes& bytes) { bytes.Add("llama.rope.scaling.type", "yarn"); },
-       "llama.rope.scaling.type: must be one of none, linear (got yarn)"},
+       [](GgufBytes& bytes) { bytes.Add("llama.rope.scaling.type", "longrope"); },
+       "llama.rope.scaling.type: must be one of none, linear, yarn (got longrope)"},
       {"SmallFactor",
        Float("llama.rope.scaling.factor", 0.5F),
        "llama.rope.scaling.factor: must be at least 1"},
-      {"Llama3Factors",
+      {"YarnOfAnotherKind",
+       [](GgufBytes& bytes) {
+         bytes.Add("llama.rope.scaling.type", "yarn");
+         bytes.Add("llama.rope.scaling.factor", GgufValueType::kFloat32, 2.0F);
+         bytes.Add("llama.rope.scaling.yarn_attn_factor", GgufValueType::kFloat32, 0.5F);
+       },
+       "llama.rope.scaling.yarn_attn_factor: must be 1"},
+      {"FewFactors",
        Tensor("rope_freqs.weight"),
-       "rope_freqs.weight: factors of RoPE frequencies are not supported"},
+       "rope_freqs.weight: must be F32 of the shape [8]"},
+      {"FactorsOfZero",
+       [](GgufBytes& bytes) {
+         bytes.AddTensor("rope_freqs.weight", {8}, GgmlType::kF32, std::string(32, '\0'));
+       },
+       "rope_freqs.weight: factors must be in [1e-06, 1e+06]"},
+      {"FactorsBesideAScaling",
+       [](GgufBytes& bytes) {
+         bytes.Add("llama.rope.scaling.factor", GgufValueType::kFloat32, 2.0F);
+         bytes.AddTensor("rope_freqs.weight", {8}, GgmlType::kF32, std::string(32, '1'));
+       },
+       "rope_freqs.weight: must not be there beside another RoPE scaling"},
       {"LongRopeFactors",
        Tensor("rope_factors_short.weight"),
-       "rope_factors_short.weight: factors of RoPE frequencies are not supported"},
+       "rope_factors_short.weight: longrope is not supported for this architecture"},
       {"NoVocabulary",
        [](GgufBytes&) {},
        "llama.vocab_size: is missing",
