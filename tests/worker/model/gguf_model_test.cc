@@ -23,7 +23,10 @@ namespace quire {
 namespace {
 
 constexpr int32_t kVocab = 96;
-constexpr const char* kQuantized[] = {"llama_k_quants", "qwen2_small_blocks", "qwen3_some_plain"};
+
+std::vector<std::string> QuantizedModels() {
+  return {"llama_k_quants", "qwen2_small_blocks", "qwen3_some_plain"};
+}
 
 std::string GgufPath(const std::string& name) {
   return "tests/worker/model/gguf_models/" + name + ".gguf";
@@ -80,7 +83,7 @@ TEST_P(QuantizedGgufModelTest, RanksGiveTheBitsOfOneAndCountEveryWeightOnce) {
 
 INSTANTIATE_TEST_SUITE_P(Files,
                          QuantizedGgufModelTest,
-                         testing::Combine(testing::ValuesIn(kQuantized), kIsas),
+                         testing::Combine(testing::ValuesIn(QuantizedModels()), kIsas),
                          CaseName);
 
 // Decodes the golden prompts greedily. Returns the largest error of a log-probability. Fails if a
@@ -109,7 +112,7 @@ double LargestError(const std::string& name, KernelBackend& backend) {
 // The reference decodes quantized weights to bf16. Tolerance: as in model_golden_test.cc.
 TEST(DecodedGgufModelTest, GivesTransformersTokens) {
   const auto backend = CreateReferenceBackend();
-  for (const char* name : kQuantized) {
+  for (const std::string& name : QuantizedModels()) {
     EXPECT_LE(LargestError(name, *backend), 1e-4) << name;
   }
 }
