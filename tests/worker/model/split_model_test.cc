@@ -219,31 +219,6 @@ TEST(TensorParallelSizesTest, RanksHoldTheirPartOfTheWeights) {
   }
 }
 
-// Models of published quantized formats, and the same models with the decoded matrices, both by
-// make_quantized_goldens.py.
-class QuantizedModelTest : public testing::TestWithParam<std::string> {};
-
-TEST_P(QuantizedModelTest, HasTheLogitsOfTheDecodedModelForEveryNumberOfRanks) {
-  const std::string dir = std::string("tests/worker/model/quantized_models/") + GetParam();
-  for (const std::string& isa : Isas()) {
-    if (MakeBackend(isa) == nullptr) {
-      continue;
-    }
-    SplitModel decoded(dir + "_decoded", isa, 1, DType::kF32);
-    const std::vector<Logits> expected = Answers(decoded, 96);
-    for (const int32_t size : {1, 2, 4}) {
-      SplitModel quantized(dir, isa, size, DType::kF32);
-      EXPECT_EQ(Answers(quantized, 96), expected) << isa << " " << size;
-      EXPECT_EQ(quantized.weights_sum(), decoded.weights_sum()) << isa << " " << size;
-    }
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(Formats,
-                         QuantizedModelTest,
-                         testing::Values("w4a16", "w8a8", "fp8", "awq", "gptq"),
-                         [](const auto& param_info) { return param_info.param; });
-
 TEST(TensorParallelSizesTest, DummyWeightsAreThoseOfTheWholeModel) {
   ModelDir dir;
   WriteRandomModel(EightHeads(), 3, &dir);
