@@ -148,8 +148,8 @@ bool IsSupported(const KernelTable& table) {
                       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
                       __builtin_cpu_supports("avx512vl");
   // Every CPU with bf16 products has VNNI; a hypervisor could still hide it.
-  const bool avx512bf16 = avx512 && __builtin_cpu_supports("avx512bf16") &&
-                          __builtin_cpu_supports("avx512vnni");
+  const bool avx512bf16 =
+      avx512 && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni");
   if (isa == "amx") {
     return avx512bf16 && MayUseTiles();
   }

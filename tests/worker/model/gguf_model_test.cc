@@ -13,6 +13,7 @@
 
 #include "gtest/gtest.h"
 
+#include "kernels/cpu/cpu_backend.h"
 #include "kernels/reference/reference_backend.h"
 #include "tests/common/model/gguf_dir.h"
 #include "tests/worker/model/model_runner.h"
@@ -88,12 +89,12 @@ INSTANTIATE_TEST_SUITE_P(Files,
 
 // Decodes the golden prompts greedily. Returns the largest error of a log-probability. Fails if a
 // token differs.
-double LargestError(const std::string& name, KernelBackend& backend) {
+double LargestError(const std::string& name, const std::string& json, KernelBackend& backend) {
   const auto model = LoadModel(GgufPath(name), backend, nullptr);
   EXPECT_TRUE(model.ok()) << model.status();
   ModelRunner runner(**model, backend, kBlocks);
   double error = 0.0;
-  for (const GoldenCase& golden : ReadGolden("tests/worker/model/gguf_models/" + name + ".json")) {
+  for (const GoldenCase& golden : ReadGolden("tests/worker/model/gguf_models/" + json)) {
     const int sequence = runner.AddSequence();
     Logits logits = runner.Run({{.sequence = sequence, .tokens = golden.prompt}});
     for (const GoldenStep& step : golden.steps) {
@@ -113,8 +114,19 @@ double LargestError(const std::string& name, KernelBackend& backend) {
 TEST(DecodedGgufModelTest, GivesTransformersTokens) {
   const auto backend = CreateReferenceBackend();
   for (const std::string& name : QuantizedModels()) {
-    EXPECT_LE(LargestError(name, *backend), 1e-4) << name;
+    EXPECT_LE(LargestError(name, name + ".json", *backend), 1e-4) << name;
   }
+}
+
+// The CPU multiplies fp32 inputs by the quantized weights themselves.
+TEST_P(QuantizedGgufModelTest, GivesTransformersTokensWithoutRoundedInputs) {
+  if (isa() == "amx" || isa() == "avx512bf16") {
+    GTEST_SKIP() << "inputs of weights that were decoded to bf16 are rounded";
+  }
+  const auto backend = CreateCpuBackend({.isa = isa(), .input_type = InputType::kF32});
+  ASSERT_TRUE(backend.ok()) << backend.status();
+
+  EXPECT_LE(LargestError(name(), name() + "_cpu.json", **backend), 1e-4);
 }
 
 TEST(GgufModelLoadTest, ProgressEndsAtTheTotalAndMemoryIsThatOfThePlan) {
