@@ -100,15 +100,16 @@ absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& config_json) {
   QUIRE_RETURN_IF_ERROR(reader.status());
   QUIRE_ASSIGN_OR_RETURN(const std::optional<TextTower> tower,
                          FindTextTower(json, config.architecture, reader));
-  QUIRE_ASSIGN_OR_RETURN(config.quantization, ParseQuantizationConfig(reader));
   if (!tower.has_value()) {
     QUIRE_RETURN_IF_ERROR(ParseModelFamily(reader, config));
+    QUIRE_ASSIGN_OR_RETURN(config.quantization, ParseQuantizationConfig(reader));
     return config;
   }
   ConfigReader text_reader(tower->config, std::string(kFile), tower->prefix);
   config.architecture = tower->architecture;
   config.is_text_tower = true;
   QUIRE_RETURN_IF_ERROR(ParseModelFamily(text_reader, config));
+  QUIRE_ASSIGN_OR_RETURN(config.quantization, ParseQuantizationConfig(text_reader));
   return config;
 }
 
