@@ -21,11 +21,12 @@
 #include "tests/support/engine.h"
 #include "tests/support/random.h"
 
-ABSL_FLAG(std::string, model, "", "model directory");
+ABSL_FLAG(std::string, model, "", "model directory or GGUF file");
 ABSL_FLAG(bool, dummy_weights, false, "weights from a seed: the directory needs config.json alone");
 ABSL_FLAG(int, threads, 2, "threads of the CPU backend, of each rank");
 ABSL_FLAG(int, ranks, 1, "tensor parallelism: ranks are threads of this process");
 ABSL_FLAG(std::string, isa, "", "instruction set; empty: the best");
+ABSL_FLAG(std::string, quantization, "none", "none, int8 or int4: rounds plain weights");
 ABSL_FLAG(std::string, mode, "decode", "decode or prefill");
 ABSL_FLAG(std::string, context, "128", "tokens in the cache before, comma-separated");
 ABSL_FLAG(std::string, batch, "1,4,8,16,32", "sequences, comma-separated");
@@ -47,6 +48,12 @@ std::vector<int32_t> Numbers(const std::string& text) {
     }
   }
   return numbers;
+}
+
+CpuQuantization Quantization(const std::string& name) {
+  return name == "int8"   ? CpuQuantization::kInt8
+         : name == "int4" ? CpuQuantization::kInt4
+                          : CpuQuantization::kNone;
 }
 
 void AddRequests(Engine& engine, int32_t batch, int32_t prompt_tokens, int32_t output_tokens) {
@@ -120,6 +127,7 @@ int Main() {
   EngineOptions options = {.num_threads = absl::GetFlag(FLAGS_threads),
                            .num_ranks = absl::GetFlag(FLAGS_ranks),
                            .isa = absl::GetFlag(FLAGS_isa),
+                           .quantization = Quantization(absl::GetFlag(FLAGS_quantization)),
                            .has_dummy_weights = absl::GetFlag(FLAGS_dummy_weights),
                            .block_size_tokens = absl::GetFlag(FLAGS_block_size),
                            .max_tokens_per_step = absl::GetFlag(FLAGS_max_num_batched_tokens)};

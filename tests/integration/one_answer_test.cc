@@ -462,8 +462,10 @@ class RanksOfFamiliesTest : public testing::Test {
   // cache.
   void Compare(const std::string& model_dir,
                const std::string& isa,
-               const std::vector<int32_t>& sizes) {
-    EngineOptions whole{.isa = isa, .max_sequences = 16, .max_tokens_per_step = 32};
+               const std::vector<int32_t>& sizes,
+               CpuQuantization quantization = CpuQuantization::kNone) {
+    EngineOptions whole{
+        .isa = isa, .quantization = quantization, .max_sequences = 16, .max_tokens_per_step = 32};
     const std::unique_ptr<Engine> oracle = LoadEngine(model_dir, whole);
     for (const int32_t size : sizes) {
       EngineOptions split = whole;
@@ -512,6 +514,21 @@ TEST_F(RanksOfFamiliesTest, EveryFamilyThatDividesGivesTheBitsOfOneRank) {
   EXPECT_GE(num_families, 18);
   EXPECT_GT(num_preemptions_, 10 * num_families);
   EXPECT_GT(num_hits_, 100 * num_families);
+}
+
+TEST_F(RanksOfFamiliesTest, QuantizedWeightsGiveTheBitsOfOneRank) {
+  for (const std::string isa : {"amx", "avx512bf16", "avx512", "avx2", "portable"}) {
+    if (!CreateCpuBackend({.isa = isa}).ok()) {
+      continue;  // this machine lacks it
+    }
+    Compare("tests/worker/model/gguf_models/llama_k_quants.gguf", isa, {1, 2, 4});
+    Compare("tests/worker/model/gguf_models/qwen2_small_blocks.gguf", isa, {1, 2});
+    for (const CpuQuantization rounded : {CpuQuantization::kInt8, CpuQuantization::kInt4}) {
+      Compare(kModelDir, isa, {1, 2}, rounded);
+    }
+  }
+  EXPECT_GT(num_preemptions_, 10);
+  EXPECT_GT(num_hits_, 100);
 }
 
 TEST_F(RanksOfFamiliesTest, EightRanksGiveTheBitsOfOne) {

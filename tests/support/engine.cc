@@ -42,7 +42,9 @@ StepLimits LimitsOf(const EngineOptions& options, const ModelConfig& config) {
 
 absl::StatusOr<std::unique_ptr<KernelBackend>> MakeBackend(const EngineOptions& options) {
   if (!options.is_on_emulated_gpu) {
-    return CreateCpuBackend({.num_threads = options.num_threads, .isa = options.isa});
+    return CreateCpuBackend({.num_threads = options.num_threads,
+                             .isa = options.isa,
+                             .quantization = options.quantization});
   }
   QUIRE_ASSIGN_OR_RETURN(const GpuLibrary library, GpuLibrary::Open("emu", 0));
   return CreateGpuBackend(library, {});

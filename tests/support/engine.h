@@ -18,6 +18,7 @@
 
 #include "kernels/api/kernel_backend.h"
 #include "kernels/collective/peer_listener.h"
+#include "kernels/cpu/quantization.h"
 #include "scheduler/core/scheduler_core.h"
 #include "worker/model/model.h"
 #include "worker/runtime/step_executor.h"
@@ -31,6 +32,7 @@ struct EngineOptions {
   KvBackend kv_backend = KvBackend::kPaged;
   bool is_on_emulated_gpu = false;  // instead of the CPU
   std::string isa;  // instruction set of the kernels; "": the best one that this machine has
+  CpuQuantization quantization = CpuQuantization::kNone;  // of plain weights, at loading
   bool has_dummy_weights = false;
   StepObserver* observer = nullptr;  // hears of rank 0's steps
   int32_t num_blocks = 0;  // null block included; 0: enough for max_sequences at max_model_len
