@@ -126,7 +126,8 @@ TEST_P(QuantizedGgufModelTest, GivesTransformersTokensWithoutRoundedInputs) {
   const auto backend = CreateCpuBackend({.isa = isa(), .input_type = InputType::kF32});
   ASSERT_TRUE(backend.ok()) << backend.status();
 
-  EXPECT_LE(LargestError(name(), name() + "_cpu.json", **backend), 1e-4);
+  // The rounding of fp32 alone. With weights rounded to bf16 the error is above 5e-2.
+  EXPECT_LE(LargestError(name(), name() + "_cpu.json", **backend), 5e-4);
 }
 
 TEST(GgufModelLoadTest, ProgressEndsAtTheTotalAndMemoryIsThatOfThePlan) {
