@@ -107,6 +107,7 @@ absl::StatusOr<std::unique_ptr<KernelBackend>> CreateBackend(const WorkerConfig&
       break;
   }
   if (config.cpu_quantization != CpuQuantization::kNone) {
+    LogInfo("computing on the CPU", {{"why", "--quantization"}});
     return CreateCpu(config);
   }
   auto gpu = CreateGpu(config, "cuda");

@@ -92,8 +92,8 @@ ABSL_FLAG(
     "Rounds weights when they are loaded. On a GPU: fp8 rounds the weights of the layers to "
     "8 bits (e4m3), with a scale for each output channel, and their inputs in each step, with "
     "a scale for each token. On a CPU: int8 rounds all matrices to 8 bits, int4 those of the "
-    "layers to 4 bits, with a scale for each 32 weights; --activation-type applies. Weights "
-    "that are quantized in the files stay as they are. none: no rounding.");
+    "layers to 4 bits, with a scale for each 32 weights; --activation-type applies. "
+    "Quantized weights of GGUF files stay as they are. none: no rounding.");
 ABSL_FLAG(std::string,
           activation_type,
           "int8",

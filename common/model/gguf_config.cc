@@ -188,7 +188,7 @@ absl::StatusOr<double> FloatOr(const Translation& translation,
 
 // Sets rope_scaling to yarn.
 absl::Status SetYarn(Translation& translation, double factor) {
-  // Of the factors beside llama.cpp's own, no published file has another value than 1.
+  // Published files have 1 for all of them.
   for (const char* name : {"attn_factor", "yarn_attn_factor", "yarn_ext_factor"}) {
     const std::string full_name = absl::StrCat("rope.scaling.", name);
     QUIRE_ASSIGN_OR_RETURN(const double value, FloatOr(translation, full_name, 0.0, 1.0));

@@ -127,7 +127,7 @@ struct GenerationDefaults {
 // (BLOOM: or n_head), intermediate_size (OPT: ffn_dim; BLOOM: no field). Any other missing field
 // takes the default of Hugging Face transformers. Reads the RoPE parameters in both spellings
 // (rope_scaling with rope_theta, or rope_parameters). Reads the stored type under both names
-// (torch_dtype, or dtype). Of a model that also sees or hears, parses the language model
+// (torch_dtype, or dtype). Parses only the language model if the model also sees or hears
 // (text_tower.h). Ignores auto_map: code from a model directory is never run.
 // Errors: kInvalidArgument, reason CONFIG, message "config.json: field: rule".
 absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& config_json);

@@ -24,8 +24,6 @@ absl::StatusOr<QuantizationConfig> ParseGptq(ConfigReader& reader);
 // Methods fp8 and fbgemm_fp8.
 absl::StatusOr<QuantizationConfig> ParseFp8(ConfigReader& reader);
 
-// What the methods have in common.
-
 // A published format that is not supported, and the supported one that is most like it.
 struct NearestFormat {
   std::string_view name;

@@ -25,7 +25,7 @@ constexpr IntRange kOriginalPositionsRange = {.min = 1, .max = kMaxPositionsLimi
 constexpr double kLeastFactor = 1e-6;
 constexpr double kMostFactor = 1e6;
 
-// What the parameters refer to.
+// Properties of the model that the parameters refer to.
 struct RopeModel {
   int32_t positions = 0;  // max_position_embeddings
   int32_t head_dim = 0;

@@ -25,9 +25,9 @@ struct ChatTemplates {
 };
 
 // If chat_template.jinja exists, reads it and additional_chat_templates/NAME.jinja. Otherwise reads
-// `chat_template` of tokenizer_config.json: a text, or a list of {name, template}. Of a GGUF file
-// reads tokenizer.chat_template and tokenizer.chat_template.NAME. If `template_file` is not empty,
-// reads only this file, as the default template.
+// `chat_template` of tokenizer_config.json: a text, or a list of {name, template}. From a GGUF
+// file, reads tokenizer.chat_template and tokenizer.chat_template.NAME. If `template_file` is not
+// empty, reads only this file, as the default template.
 absl::StatusOr<ChatTemplates> LoadChatTemplates(const std::string& model_path,
                                                 const std::string& template_file);
 

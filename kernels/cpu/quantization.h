@@ -14,8 +14,8 @@ enum class InputType : uint8_t {
   kF32,   // not rounded: slower with many rows
 };
 
-// What plain weights are rounded to when they are packed. Weights that are quantized in the files
-// stay as they are.
+// The type to which plain weights are rounded when they are packed. Quantized parts of a
+// LinearSource stay as they are.
 enum class CpuQuantization : uint8_t {
   kNone,
   kInt8,  // Q8_0: 8 bits, a scale for each 32 weights of a row

@@ -1,7 +1,7 @@
 // SpmMerges finds the merges of a SentencePiece BPE vocabulary. SentencePiece merges the two
 // neighbors whose joined text is the token of the highest score. So each split of a token into two
-// tokens is a merge, and its rank follows from the score of the joined token. Of equal scores the
-// longer left part comes first, as in Hugging Face transformers.
+// tokens is a merge, and its rank follows from the score of the joined token. If scores are equal,
+// the longer left part comes first, as in Hugging Face transformers.
 //
 // Thread safety: a free function, safe from any thread.
 // Cost:          for each token its length squared; kMaxSpmWork bounds the sum.

@@ -9,6 +9,7 @@
 #include "common/base/status_macros.h"
 #include "common/base/string_view.h"
 #include "common/json/json.h"
+#include "common/model/gguf_config.h"
 #include "common/model/load_error.h"
 #include "common/model/model_file.h"
 #include "common/model/model_path.h"
@@ -62,6 +63,9 @@ absl::StatusOr<WeightFiles> WeightFiles::OpenGguf(const std::string& path) {
   for (const GgufTensor& tensor : files.gguf_->tensors()) {
     const RegularFile& part = files.gguf_->part(tensor.part);
     std::optional<std::string> name = HuggingFaceNameOf(tensor.name);
+    if (tensor.name == kGgufRopeFactors) {  // read by LoadModelConfig; here for the model's hash
+      name = tensor.name;
+    }
     if (!name.has_value()) {
       return TensorError(part.name(), tensor.name, "is not part of this model");
     }

@@ -59,7 +59,9 @@ int64_t PackedBytes(const LinearLayout& layout,
       parts.push_back(PartOf(tensor, source.format(tensor.name)));
     }
   }
-  return backend.PackedBytes({.parts = parts, .num_segments = layout.num_segments});
+  return backend.PackedBytes({.parts = parts,
+                              .num_segments = layout.num_segments,
+                              .is_quantizable = layout.is_quantizable});
 }
 
 // Returns the matrices that the backend reads from the file while it packs them; none if q, k and v

@@ -158,6 +158,24 @@ TEST(GgufModelLoadTest, ProgressEndsAtTheTotalAndMemoryIsThatOfThePlan) {
   }
 }
 
+TEST(GgufModelLoadTest, RoundedWeightsTakeTheMemoryOfThePlan) {
+  for (const CpuQuantization rounded : {CpuQuantization::kInt8, CpuQuantization::kInt4}) {
+    const auto backend = CreateCpuBackend({.isa = "portable", .quantization = rounded});
+    ASSERT_TRUE(backend.ok()) << backend.status();
+    int64_t planned_bytes = 0;
+
+    const auto model = LoadModel(
+        "deploy/model", **backend, nullptr, {}, [&](const auto&, const auto&, int64_t bytes) {
+          planned_bytes = bytes;
+          return absl::OkStatus();
+        });
+
+    ASSERT_TRUE(model.ok()) << model.status();
+    EXPECT_GE(planned_bytes, (*model)->weight_bytes());
+    EXPECT_LE(planned_bytes, (*model)->weight_bytes() + 100'000);  // norms, read ahead
+  }
+}
+
 TEST(GgufModelHashTest, AChangedWeightChangesTheHash) {
   GgufDir dir;
   const std::string path = dir.path("model.gguf");

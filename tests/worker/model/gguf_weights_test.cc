@@ -192,6 +192,20 @@ INSTANTIATE_TEST_SUITE_P(Files,
                          testing::ValuesIn(BadCases()),
                          [](const auto& param_info) { return param_info.param.name; });
 
+TEST(GgufWeightsTest, FactorsOfFrequenciesMayStandBesideTheWeights) {
+  GgufDir dir;
+  GgufBytes bytes = Llama();
+  AddExtra("rope_freqs.weight")(bytes);
+  dir.Write("model.gguf", bytes.File());
+  ModelConfig config = Config();
+  config.rope->scaling = RopeScalingKind::kFactors;
+
+  const auto files = WeightFiles::Open(dir.path("model.gguf"));
+
+  ASSERT_TRUE(files.ok()) << files.status();
+  EXPECT_TRUE(CheckWeightFiles(config, *files).ok());
+}
+
 TEST(GgufWeightsTest, FileThatShrinksIsRefused) {
   GgufDir dir;
   dir.Write("model.gguf", Llama().File());
