@@ -91,6 +91,7 @@ void TakeOuterFields(ConfigReader& reader, Json& config) {
 
 std::vector<std::string_view> TextTowerArchitectures() {
   std::vector<std::string_view> names;
+  names.reserve(kWrappers.size());
   for (const Wrapper& wrapper : kWrappers) {
     names.push_back(wrapper.architecture);
   }

@@ -19,6 +19,7 @@
 
 namespace quire {
 
+// NOLINTNEXTLINE(bugprone-exception-escape): Json's move is noexcept in effect
 struct TextTower {
   std::string architecture;  // of the family that computes the text: "LlamaForCausalLM", ...
   Json config;               // config.json of the language model alone

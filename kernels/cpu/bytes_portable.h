@@ -74,6 +74,7 @@ struct BytesPortable {
     for (int byte = 0; byte < 4; ++byte) {
       Int code = Broadcast(0);
       for (int lane = 0; lane < kLanes; ++lane) {
+        // NOLINTNEXTLINE(bugprone-signed-char-misuse): signed codes are numbers
         code[lane] = static_cast<Code>(codes[4 * lane + byte]);
       }
       products += code * (inputs << (24 - 8 * byte) >> 24);

@@ -119,7 +119,7 @@ PackedCodes::PackedCodes(const MatrixView& view, int lanes_of_panel)
   num_panels = DivCeil(rows, lanes);
   num_groups = cols / kGroupWeights;
   first_group = view.skipped_cols / kGroupWeights;
-  header_bytes = lanes * (code.has_minimum ? 4 : 2);
+  header_bytes = int64_t{lanes} * (code.has_minimum ? 4 : 2);
   group_bytes = lanes * (CodeBytesPerColumn(code) + code.scales_per_group +
                          (code.has_minimum && code.scales_per_group > 0 ? 1 : 0));
   block_bytes = header_bytes + code.groups_per_block * group_bytes;
@@ -196,7 +196,7 @@ void PackedCodes::WidenRow(int64_t row, float* out) const {
       const float factor =
           code.scales_per_group == 0
               ? scale
-              : scale * static_cast<float>(static_cast<int8_t>(after[half * lanes]));
+              : scale * static_cast<float>(static_cast<int8_t>(after[int64_t{half} * lanes]));
       const float value = factor * static_cast<float>(codes[static_cast<size_t>(k)]);
       out[k] = code.has_minimum ? value + minimum : value;
     }

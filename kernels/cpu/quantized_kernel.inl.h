@@ -26,8 +26,8 @@ struct QuantizedKernel {
   static constexpr CodeFormat kCode = CodeFormatOf(kFormat);
   static constexpr bool kIsSigned = kCode.bits == 8 || kCode.is_table;
   static constexpr int kNumSums = kCode.num_sums();
-  static constexpr int kVecBytes = 4 * B::kLanes;
-  static constexpr int kCodeBytes = kGroupWeights * kCode.bits / 8 * B::kLanes;
+  static constexpr int64_t kVecBytes = int64_t{4} * B::kLanes;
+  static constexpr int64_t kCodeBytes = int64_t{kGroupWeights} * kCode.bits / 8 * B::kLanes;
   static constexpr int kMaxLevels = 3;  // of a tree of eight segments
   static constexpr const int8_t* kTable = kIq4Codes.data();
 
@@ -65,7 +65,7 @@ struct QuantizedKernel {
     constexpr int kAddends = kIsSigned ? 1 : kCode.bits == 4 ? 8 : kCode.bits == 5 ? 4 : 2;
     const auto codes = Codes<kQuad>(w);
     for (int i = 0; i < kRows; ++i) {
-      const auto x = B::Inputs(t.x + i * t.x_stride + k + 4 * kQuad);
+      const auto x = B::Inputs(t.x + i * t.x_stride + k + int64_t{4} * kQuad);
       if constexpr (B::kHasDot) {
         sums[i] = kIsSigned ? B::DotSigned(sums[i], codes, x) : B::Dot(sums[i], codes, x);
       } else {
@@ -115,7 +115,7 @@ struct QuantizedKernel {
     const Vec scale = S::Load(reinterpret_cast<const Float16*>(header));
     return kCode.scales_per_group == 0
                ? scale
-               : S::Mul(scale, B::LoadSigned(w + kCodeBytes + s * B::kLanes));
+               : S::Mul(scale, B::LoadSigned(w + kCodeBytes + int64_t{s} * B::kLanes));
   }
   // Returns the number that is added to each weight of a group. REQUIRES: kCode.has_minimum.
   static Vec AddedOf(const uint8_t* header, const uint8_t* w) {
@@ -166,7 +166,7 @@ struct QuantizedKernel {
       weight = S::Add(weight, added);
     }
     for (int i = 0; i < kRows; ++i) {
-      const Vec input = S::Broadcast(x[i * x_stride + 4 * kQuad + kByte]);
+      const Vec input = S::Broadcast(x[i * x_stride + int64_t{4} * kQuad + kByte]);
       sum[i] = S::Fma(input, weight, sum[i]);
     }
     if constexpr (kByte < 3) {

@@ -38,10 +38,12 @@ struct QuantizedKernels {
                    const uint8_t* panel) = nullptr;
 };
 
+// NOLINTBEGIN(readability-identifier-naming): constants
 extern const QuantizedKernels kQuantizedVnni;
 extern const QuantizedKernels kQuantizedAvx512;
 extern const QuantizedKernels kQuantizedAvx2;
 extern const QuantizedKernels kQuantizedPortable;
+// NOLINTEND(readability-identifier-naming)
 
 }  // namespace quire
 

@@ -132,9 +132,9 @@ absl::StatusOr<QuantizedMatrix> QuantizedMatrix::Open(const WeightFiles& files,
                                     ShapeToString(std::array{rows, cols}),
                                     ")"));
   }
-  QUIRE_ASSIGN_OR_RETURN(StoredFactors factors,
+  QUIRE_ASSIGN_OR_RETURN(const StoredFactors factors,
                          StoredFactors::Open(files, module, scheme, rows, cols));
-  QuantizedMatrix matrix(std::move(factors));
+  QuantizedMatrix matrix(factors);
   matrix.scheme_ = scheme;
   matrix.rows_ = rows;
   matrix.cols_ = cols;

@@ -52,7 +52,7 @@ class QuantizedMatrix {
   absl::StatusOr<WeightStrip> Load(Slice rows, Slice cols) const;
 
  private:
-  explicit QuantizedMatrix(StoredFactors factors) : factors_(std::move(factors)) {}
+  explicit QuantizedMatrix(const StoredFactors& factors) : factors_(factors) {}
 
   absl::Status OpenCodes(const WeightFiles& files, const std::string& module);
   absl::Status OpenGroupIndex(const WeightFiles& files, const std::string& module);
