@@ -26,7 +26,7 @@ class Finder {
   Finder(int32_t num_ranks, const WeightFiles& files) : num_ranks_(num_ranks), files_(files) {}
 
   WeightFormat FormatOfTensor(const TensorShape& tensor) const {
-    return *files_.Find(tensor.name).tensor->format;
+    return *WeightOf(tensor).tensor->format;
   }
 
   // Does nothing if the tensor is not quantized.
@@ -38,8 +38,7 @@ class Finder {
     found_.names.insert(tensor.name);
     found_.formats.emplace(NameOf(format));
     found_.held_bytes += tensor.num_elements() * kBf16Bytes;
-    found_.added_bytes +=
-        tensor.rows * tensor.cols * kBf16Bytes - files_.Find(tensor.name).tensor->bytes;
+    found_.added_bytes += tensor.rows * tensor.cols * kBf16Bytes - WeightOf(tensor).tensor->bytes;
   }
 
   // Fails if the rank's columns begin or end inside a group of inputs.
@@ -49,7 +48,7 @@ class Finder {
     if (columns.begin % kInputGroup == 0 && (end % kInputGroup == 0 || end == tensor.cols)) {
       return absl::OkStatus();
     }
-    const WeightRef weight = files_.Find(tensor.name);
+    const WeightRef& weight = WeightOf(tensor);
     return TensorError(weight.file->name(),
                        weight.tensor->name,
                        absl::StrCat("cannot be divided over ",
@@ -68,6 +67,11 @@ class Finder {
   TensorsToDecode Take() { return std::move(found_); }
 
  private:
+  // The files have the tensor, because CheckWeightFiles has accepted them.
+  const WeightRef& WeightOf(const TensorShape& tensor) const {
+    return files_.tensors().find(tensor.name)->second;
+  }
+
   const int32_t num_ranks_;
   const WeightFiles& files_;
   TensorsToDecode found_;

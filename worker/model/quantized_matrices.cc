@@ -51,7 +51,7 @@ absl::StatusOr<QuantizedMatrices> QuantizedMatrices::Open(const QuantizationConf
     }
   }
   for (const std::string& name : matrices.names_) {
-    matrices.file_bytes_ += files.Find(name).tensor->bytes;
+    matrices.file_bytes_ += files.tensors().find(name)->second.tensor->bytes;
   }
   return matrices;
 }
