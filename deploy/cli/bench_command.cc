@@ -36,7 +36,7 @@
 namespace quire {
 namespace {
 
-constexpr char kUsage[] =
+constexpr char kBenchUsage[] =
     R"(usage: quire bench serve [flags]
 
     --backend NAME                   quire (gRPC, the default), openai (/v1/completions of any
@@ -124,7 +124,7 @@ absl::Status CheckNumbers(const BenchOptions& o) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<BenchOptions> ParseArguments(const std::vector<std::string>& args) {
+absl::StatusOr<BenchOptions> ParseBenchArguments(const std::vector<std::string>& args) {
   BenchOptions o;
   FlagTable flags;
   AddServerAccessFlags(o.access, flags);
@@ -253,11 +253,11 @@ absl::StatusOr<BenchResult> RunOpenAiBench(const BenchOptions& options) {
 
 int RunBenchServe(const std::vector<std::string>& args) {
   if (std::find(args.begin(), args.end(), "--help") != args.end()) {
-    std::fputs(kUsage, stdout);
+    std::fputs(kBenchUsage, stdout);
     std::fputs(kServerAccessUsage, stdout);
     return 0;
   }
-  absl::StatusOr<BenchOptions> options = ParseArguments(args);
+  absl::StatusOr<BenchOptions> options = ParseBenchArguments(args);
   if (!options.ok()) {
     std::fprintf(stderr, "quire: bench serve: %s\n", DescribeError(options.status()).c_str());
     return kExitUsage;

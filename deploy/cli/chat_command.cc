@@ -25,7 +25,7 @@
 namespace quire {
 namespace {
 
-constexpr char kUsage[] =
+constexpr char kChatUsage[] =
     R"(usage: quire chat [flags] [-]
 
     --base-url URL                   http://HOST:PORT, https://HOST:PORT or unix:PATH; default
@@ -60,7 +60,7 @@ struct ChatOptions {
   ServerAccess access;
 };
 
-absl::StatusOr<ChatOptions> ParseArguments(std::vector<std::string> args) {
+absl::StatusOr<ChatOptions> ParseChatArguments(std::vector<std::string> args) {
   ChatOptions o;
   if (!args.empty() && args.back() == "-") {
     o.reads_one_message = true;
@@ -233,11 +233,11 @@ absl::Status SetModel(const OpenAiServer& server, OrderedJson& parameters) {
 
 int RunChat(const std::vector<std::string>& args) {
   if (std::find(args.begin(), args.end(), "--help") != args.end()) {
-    std::fputs(kUsage, stdout);
+    std::fputs(kChatUsage, stdout);
     std::fputs(kServerAccessUsage, stdout);
     return 0;
   }
-  absl::StatusOr<ChatOptions> options = ParseArguments(args);
+  absl::StatusOr<ChatOptions> options = ParseChatArguments(args);
   absl::StatusOr<OpenAiServer> server =
       options.ok() ? OpenAiServerOf(options->base_url, options->access) : options.status();
   if (!server.ok()) {

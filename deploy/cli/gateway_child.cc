@@ -7,12 +7,12 @@
 namespace quire {
 namespace {
 
-constexpr int64_t kMaxSilenceNs = 10 * kNanosPerSecond;
+constexpr int64_t kMaxGatewaySilenceNs = 10 * kNanosPerSecond;
 
 }  // namespace
 
 GatewayChild::GatewayChild(std::vector<std::string> argv)
-    : child_("gateway", std::move(argv), kMaxSilenceNs) {}
+    : child_("gateway", std::move(argv), kMaxGatewaySilenceNs) {}
 
 std::optional<int> GatewayChild::Tend(Instant now) {
   ChildProcess* const process = child_.process();

@@ -36,7 +36,7 @@ key cannot be computed from its line.
 )";
 
 // Upper bound on the standard input of --hash: ample for a key with white space around it.
-constexpr size_t kMaxInputBytes = 4096;
+constexpr size_t kMaxKeyFileBytes = 4096;
 
 struct KeyOptions {
   std::string tenant;
@@ -58,7 +58,7 @@ absl::StatusOr<KeyOptions> ParseKeyArguments(const std::vector<std::string>& arg
 }
 
 absl::StatusOr<std::string> KeyOnStandardInput() {
-  std::string text(kMaxInputBytes, '\0');
+  std::string text(kMaxKeyFileBytes, '\0');
   text.resize(std::fread(text.data(), 1, text.size(), stdin));
   return ParseApiKey(text);
 }

@@ -45,7 +45,7 @@ std::string_view LastCharacter(std::string_view text) {
 // Returns how many columns of the terminal a character takes; nullopt for a tab, a line end, or a
 // character that the echo escapes, because only drawing the line anew can erase these. From U+3000
 // on nearly all characters (CJK, emoji) take two columns.
-std::optional<size_t> ColumnsOf(std::string_view character) {
+std::optional<size_t> ColumnsOfCharacter(std::string_view character) {
   const auto lead = static_cast<unsigned char>(character.front());
   const bool is_c1 =
       lead == 0xC2 && character.size() == 2 && static_cast<unsigned char>(character[1]) < 0xA0;
@@ -156,7 +156,7 @@ void LineEditor::CutTo(size_t size) {
   std::optional<size_t> columns = 0;
   while (line_.size() > size) {
     const std::string_view last = LastCharacter(line_);
-    const std::optional<size_t> more = ColumnsOf(last);
+    const std::optional<size_t> more = ColumnsOfCharacter(last);
     columns =
         columns.has_value() && more.has_value() ? std::optional(*columns + *more) : std::nullopt;
     line_.resize(line_.size() - last.size());

@@ -19,7 +19,7 @@ namespace {
 constexpr std::string_view kEnter = "\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J";
 constexpr std::string_view kLeave = "\x1b[0m\x1b[?7h\x1b[?25h\x1b[?1049l";
 constexpr absl::Duration kSizePoll = absl::Milliseconds(100);
-constexpr int kEndingSignals[] = {SIGINT, SIGTERM, SIGHUP};
+constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP};
 
 }  // namespace
 
@@ -27,7 +27,7 @@ LiveTerminal::LiveTerminal()
     : mode_({.screen = STDOUT_FILENO,
              .enter = kEnter,
              .leave = kLeave,
-             .ended_by = kEndingSignals,
+             .ended_by = kSignals,
              .ends_well = true}) {}
 
 TerminalSize CurrentTerminalSize() {

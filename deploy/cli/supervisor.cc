@@ -28,7 +28,7 @@ namespace {
 constexpr int64_t kMaxWorkerSilenceNs = 4 * kNanosPerSecond;
 constexpr int64_t kMaxSchedulerSilenceNs = 10 * kNanosPerSecond;
 constexpr Instant kStopNs = 5 * kNanosPerSecond;
-constexpr int kPollMillis = 50;
+constexpr int kMaxSleepMillis = 50;
 constexpr useconds_t kStopPollMicros = 5'000;
 
 void Say(std::string_view text) {
@@ -329,14 +329,14 @@ bool Supervisor::EndsServer(int wait_status) const {
   return !was_ready_ && IsHopeless(wait_status);
 }
 
-// Sleeps until a signal or a line of the scheduler's output arrives, but at most kPollMillis,
+// Sleeps until a signal or a line of the scheduler's output arrives, but at most kMaxSleepMillis,
 // because poll(2) here watches neither the workers' reports nor the answers to the probe.
 void Supervisor::Wait() {
   ChildProcess* scheduler = scheduler_.process();
   const int output_fd = scheduler == nullptr ? -1 : scheduler->output_fd();
   pollfd fds[2] = {{.fd = signal_fd_, .events = POLLIN, .revents = 0},
                    {.fd = output_fd, .events = POLLIN, .revents = 0}};
-  ::poll(fds, 2, kPollMillis);
+  ::poll(fds, 2, kMaxSleepMillis);
 }
 
 void Supervisor::ReadSignals() {

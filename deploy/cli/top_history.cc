@@ -10,24 +10,24 @@ namespace {
 
 constexpr double kMicrosPerSecond = 1e6;
 
-double Seconds(int64_t micros) { return static_cast<double>(micros) / kMicrosPerSecond; }
+double SecondsOfMicros(int64_t micros) { return static_cast<double>(micros) / kMicrosPerSecond; }
 
 TopCounts CountsOf(const v1::GetStateResponse& state) {
   const v1::GetLoadResponse& load = state.load();
   const v1::StepTimes& steps = state.steps();
-  return {.seconds = Seconds(state.time_us()),
+  return {.seconds = SecondsOfMicros(state.time_us()),
           .prompt_tokens = static_cast<double>(state.num_prompt_tokens()),
           .generated_tokens = static_cast<double>(state.num_generated_tokens()),
           .queried_tokens = static_cast<double>(load.num_prefix_queried_tokens()),
           .hit_tokens = static_cast<double>(load.num_prefix_hit_tokens()),
           .steps = static_cast<double>(steps.num_steps()),
-          .plan = Seconds(steps.plan_us()),
-          .send = Seconds(steps.send_us()),
-          .wait = Seconds(steps.wait_us()),
-          .apply = Seconds(steps.apply_us()),
-          .worker_build = Seconds(steps.worker_build_us()),
-          .worker_forward = Seconds(steps.worker_forward_us()),
-          .worker_sample = Seconds(steps.worker_sample_us())};
+          .plan = SecondsOfMicros(steps.plan_us()),
+          .send = SecondsOfMicros(steps.send_us()),
+          .wait = SecondsOfMicros(steps.wait_us()),
+          .apply = SecondsOfMicros(steps.apply_us()),
+          .worker_build = SecondsOfMicros(steps.worker_build_us()),
+          .worker_forward = SecondsOfMicros(steps.worker_forward_us()),
+          .worker_sample = SecondsOfMicros(steps.worker_sample_us())};
 }
 
 TopCounts Difference(const TopCounts& before, const TopCounts& after) {

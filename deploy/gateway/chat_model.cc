@@ -19,7 +19,7 @@
 namespace quire {
 namespace {
 
-constexpr char kDefault[] = "default";
+constexpr char kDefaultName[] = "default";
 constexpr char kToolUse[] = "tool_use";
 
 // Marks the place where the last message's content ends, as in transformers. The blank at the tag's
@@ -110,7 +110,7 @@ absl::StatusOr<std::unique_ptr<ChatModel>> ChatModel::Load(const Source& source)
       LogWarning("a chat template of the model cannot be used; chats that need it are refused",
                  {{"template", name}, {"cause", std::string(parsed.status().message())}});
     }
-    if (name == kDefault && parsed.ok() && parsed->loops_over_content()) {
+    if (name == kDefaultName && parsed.ok() && parsed->loops_over_content()) {
       model->content_format_ = ContentFormat::kParts;
     }
     model->templates_.emplace(name, std::move(parsed));
@@ -125,7 +125,7 @@ absl::StatusOr<const ChatTemplate*> ChatModel::Find(const OrderedJson& variables
     found = templates_.find(kToolUse);
   }
   if (found == templates_.end()) {
-    found = templates_.find(kDefault);
+    found = templates_.find(kDefaultName);
   }
   if (found == templates_.end()) {
     return Error(absl::StatusCode::kFailedPrecondition,

@@ -21,7 +21,7 @@
 namespace quire {
 namespace {
 
-constexpr char kDefault[] = "default";
+constexpr char kDefaultTemplate[] = "default";
 constexpr int64_t kMaxTemplateBytes = 1 << 20;
 constexpr int64_t kMaxConfigBytes = 64 << 20;  // added_tokens_decoder may be long
 constexpr size_t kMaxNamedTemplates = 64;
@@ -177,7 +177,7 @@ absl::StatusOr<ChatTemplates> LoadFromGguf(const std::string& path, bool without
   if (without_templates) {
     return templates;
   }
-  QUIRE_RETURN_IF_ERROR(AddTemplate(metadata, kGgufTemplateKey, kDefault, templates));
+  QUIRE_RETURN_IF_ERROR(AddTemplate(metadata, kGgufTemplateKey, kDefaultTemplate, templates));
   const std::string prefix = absl::StrCat(ToAbsl(kGgufTemplateKey), ".");
   for (const auto& [key, value] : metadata.values()) {
     if (!key.starts_with(prefix)) {
@@ -199,7 +199,7 @@ absl::StatusOr<ChatTemplates> LoadChatTemplates(const std::string& model_path,
   if (IsGgufPath(model_path)) {
     QUIRE_ASSIGN_OR_RETURN(templates, LoadFromGguf(model_path, !template_file.empty()));
     if (!template_file.empty()) {
-      QUIRE_ASSIGN_OR_RETURN(templates.sources[kDefault],
+      QUIRE_ASSIGN_OR_RETURN(templates.sources[kDefaultTemplate],
                              ReadFile(template_file, kMaxTemplateBytes));
     }
     return templates;
@@ -209,18 +209,19 @@ absl::StatusOr<ChatTemplates> LoadChatTemplates(const std::string& model_path,
   QUIRE_ASSIGN_OR_RETURN(const Json token_map, ReadConfig(model_path, "special_tokens_map.json"));
   AddSpecialTokens(token_map, templates.special_tokens);
   if (!template_file.empty()) {
-    QUIRE_ASSIGN_OR_RETURN(templates.sources[kDefault], ReadFile(template_file, kMaxTemplateBytes));
+    QUIRE_ASSIGN_OR_RETURN(templates.sources[kDefaultTemplate],
+                           ReadFile(template_file, kMaxTemplateBytes));
     return templates;
   }
   QUIRE_ASSIGN_OR_RETURN(const auto file, FindFile(model_path, "chat_template.jinja"));
   if (file.has_value()) {
-    QUIRE_ASSIGN_OR_RETURN(templates.sources[kDefault], ReadFile(*file, kMaxTemplateBytes));
+    QUIRE_ASSIGN_OR_RETURN(templates.sources[kDefaultTemplate], ReadFile(*file, kMaxTemplateBytes));
     QUIRE_RETURN_IF_ERROR(AddTemplateFiles(model_path, templates));
     return templates;
   }
   const auto entry = config.find("chat_template");
   if (entry != config.end() && entry->is_string()) {
-    templates.sources[kDefault] = entry->get<std::string>();
+    templates.sources[kDefaultTemplate] = entry->get<std::string>();
   } else if (entry != config.end() && entry->is_array()) {
     QUIRE_RETURN_IF_ERROR(AddNamedTemplates(*entry, templates));
   }

@@ -7,7 +7,7 @@
 namespace quire {
 namespace {
 
-double Seconds(int64_t nanos) {
+double SecondsOf(int64_t nanos) {
   return static_cast<double>(nanos) / static_cast<double>(kNanosPerSecond);
 }
 
@@ -23,7 +23,7 @@ void GatewayMetrics::OnEvent(const HttpEvent& event) {
   const std::string route = event.route.empty() ? "other" : std::string(event.route);
   if (event.kind == HttpEvent::Kind::kBegun) {
     registry_.Histogram(metric::kGatewayFirstByteSeconds, FirstTokenBuckets(), {{"route", route}})
-        .Observe(Seconds(event.elapsed_ns));
+        .Observe(SecondsOf(event.elapsed_ns));
     return;
   }
   // An answer that was cut before its end counts as 499, as in nginx.
@@ -33,7 +33,7 @@ void GatewayMetrics::OnEvent(const HttpEvent& event) {
 }
 
 void GatewayMetrics::OnTemplate(int64_t elapsed_ns) {
-  template_seconds_.Observe(Seconds(elapsed_ns));
+  template_seconds_.Observe(SecondsOf(elapsed_ns));
 }
 
 }  // namespace quire

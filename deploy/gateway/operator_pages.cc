@@ -32,7 +32,7 @@ constexpr Page kPages[] = {{kMetricsPath, false, kFew},
                            {"/admission", true, kAny},
                            {"/healthz", true, kAny}};
 
-HttpResponse Json(int status_code, std::string_view message) {
+HttpResponse JsonError(int status_code, std::string_view message) {
   return {.status_code = status_code,
           .body = HttpErrorBody(status_code, message),
           .content_type = "application/json"};
@@ -78,12 +78,12 @@ std::optional<HttpResponse> OperatorPages::Refusal(const HttpRequest& request) c
     return std::nullopt;
   }
   if (keys_ == nullptr) {
-    return Json(403, "this page is for operators; the server needs --admin-api-keys-file");
+    return JsonError(403, "this page is for operators; the server needs --admin-api-keys-file");
   }
   if (keys_->TenantOf(request.Header("authorization")).ok()) {
     return std::nullopt;
   }
-  HttpResponse response = Json(401, "this page needs the API key of an operator");
+  HttpResponse response = JsonError(401, "this page needs the API key of an operator");
   response.headers.emplace_back("WWW-Authenticate", "Bearer");
   return response;
 }
@@ -92,7 +92,7 @@ void OperatorPages::Ask(const std::string& path, size_t max_waiting, HttpRespond
   const MutexLock lock(mutex_);
   std::vector<HttpResponder>& waiting = waiting_[path];
   if (waiting.size() >= max_waiting) {
-    responder.Answer(Json(503, "too many requests for this page"));
+    responder.Answer(JsonError(503, "too many requests for this page"));
     return;
   }
   waiting.push_back(std::move(responder));
@@ -117,7 +117,7 @@ HttpResponse OperatorPages::Fetch(const std::string& path) {
   absl::StatusOr<HttpResponse> page =
       client_.Send({.method = "GET", .target = path}, kMaxPageBytes, kFetchTimeoutNs);
   if (!page.ok()) {
-    return Json(503, "the scheduler does not answer");
+    return JsonError(503, "the scheduler does not answer");
   }
   HttpResponse response = {.status_code = page->status_code,
                            .body = std::move(page->body),

@@ -259,11 +259,18 @@ struct QuantizedKernel {
     }
   }
 
+  // Tiles of fp32 inputs have fewer rows, because their unrolled code grows by 32 products a row.
   static void Run(const PackedCodes& matrix, const QuantizedTile& t, const uint8_t* panel) {
+    constexpr int kFloatRows = B::kMaxRows < 4 ? B::kMaxRows : 4;
     if (t.x != nullptr) {
-      RunRows<true>(matrix, t, panel);
-    } else {
-      RunRows<false>(matrix, t, panel);
+      return RunRows<true>(matrix, t, panel);
+    }
+    QuantizedTile part = t;
+    for (int row = 0; row < t.rows; row += kFloatRows) {
+      part.rows = t.rows - row < kFloatRows ? t.rows - row : kFloatRows;
+      part.x_f32 = t.x_f32 + row * t.x_stride;
+      part.y = t.y + row * t.y_stride;
+      RunRows<false, kFloatRows>(matrix, part, panel);
     }
   }
 

@@ -16,11 +16,11 @@ constexpr int32_t kSweepBatches[] = {1,   2,   4,   8,   16,  32,  64,  96,  128
 constexpr int32_t kWaitsPrompt = 16'384;
 constexpr int32_t kWaitsSteps = 4096;
 
-double Seconds(Instant time) {
+double SecondsOf(Instant time) {
   return static_cast<double>(time) / static_cast<double>(kNanosPerSecond);
 }
 
-double Millis(Instant time) { return static_cast<double>(time) / kNanosPerMilli; }
+double MillisOf(Instant time) { return static_cast<double>(time) / kNanosPerMilli; }
 
 // Returns num_requests equal requests. Each has decode_steps + 1 output tokens, because the prefill
 // makes the first one.
@@ -53,8 +53,8 @@ absl::StatusOr<std::vector<DecodePoint>> SweepDecode(const WindowRunConfig& conf
     const auto mapped_bytes = static_cast<double>(decode.num_pages_mapped * config.page_bytes);
     points.push_back(
         {.batch = batch,
-         .tokens_per_s = static_cast<double>(decode.num_tokens) / Seconds(decode.total),
-         .mapped_bytes_per_s = mapped_bytes / Seconds(decode.total)});
+         .tokens_per_s = static_cast<double>(decode.num_tokens) / SecondsOf(decode.total),
+         .mapped_bytes_per_s = mapped_bytes / SecondsOf(decode.total)});
   }
   return points;
 }
@@ -84,13 +84,13 @@ absl::StatusOr<DecodeWaits> MeasureDecodeWaits(const WindowRunConfig& config) {
       continue;
     }
     waiting.push_back(i);
-    waits.waiting_ms += Millis(duration);
-    waits.longest_ms = std::max(waits.longest_ms, Millis(result.decode.waits[i]));
+    waits.waiting_ms += MillisOf(duration);
+    waits.longest_ms = std::max(waits.longest_ms, MillisOf(result.decode.waits[i]));
   }
   if (!usual.empty()) {
     std::nth_element(
         usual.begin(), usual.begin() + static_cast<int64_t>(usual.size() / 2), usual.end());
-    waits.usual_ms = Millis(usual[usual.size() / 2]);
+    waits.usual_ms = MillisOf(usual[usual.size() / 2]);
   }
   if (!waiting.empty()) {
     waits.waiting_ms /= static_cast<double>(waiting.size());
@@ -110,7 +110,7 @@ absl::StatusOr<double> PrefillSlowdownPercent(const WindowRunConfig& config,
   const std::vector<SimRequest> alone = Alike(1, prompt_tokens, 0);
   QUIRE_ASSIGN_OR_RETURN(const WindowRunResult waits, ServeInWindows(on_path, alone));
   QUIRE_ASSIGN_OR_RETURN(const WindowRunResult does_not, ServeInWindows(free, alone));
-  return 100 * (Seconds(waits.prefill.total) / Seconds(does_not.prefill.total) - 1);
+  return 100 * (SecondsOf(waits.prefill.total) / SecondsOf(does_not.prefill.total) - 1);
 }
 
 absl::StatusOr<double> MappingRate(const WindowRunConfig& config, int32_t prompt_tokens) {
@@ -119,7 +119,7 @@ absl::StatusOr<double> MappingRate(const WindowRunConfig& config, int32_t prompt
   QUIRE_ASSIGN_OR_RETURN(const WindowRunResult result,
                          ServeInWindows(on_path, Alike(1, prompt_tokens, 0)));
   return static_cast<double>(result.prefill.num_pages_mapped * config.page_bytes) /
-         Seconds(result.prefill.waited);
+         SecondsOf(result.prefill.waited);
 }
 
 absl::StatusOr<int64_t> WorstWasteBytes(const WindowRunConfig& config) {

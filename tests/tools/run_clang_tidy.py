@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""run_clang_tidy.py BUILD_FOLDER [--tests] [FILE...]: clang-tidy over the sources of the programs, with
---tests over the tests as well, or over the named files alone.
+"""run_clang_tidy.py BUILD_FOLDER [--tests] [--analyzer] [FILE...]: clang-tidy over the sources of the programs,
+with --tests over the tests as well, or over the named files alone. --analyzer adds the checks of clang's
+static analyzer, which take four times as long as all others together.
 
 Most of the time of a run goes into the headers that every source includes again. So sources are put
 together, up to MAX_SOURCES of a room in one file, unless they define a name twice. Findings still name
-the file and line that they are in. Where sources cannot be compiled together, each half is tried by
-itself.
+the file and line that they are in. Sources that cannot be compiled together are parted.
 
-Rules are in the nearest .clang-tidy; any error fails, functions over 70 lines are only listed. A lock
+Rules are in the .clang-tidy of the root and the Checks of the nearest one; any error fails, functions over 70 lines are only listed. A lock
 that is forgotten is an error too (common/base/mutex.h).
 """
 import concurrent.futures
@@ -21,6 +21,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MAX_SOURCES = 100
+NO_ANALYZER = "-clang-analyzer-*"
 
 # Names that a source defines: constants, types, functions with their first line of parameters, macros. A
 # pattern is enough, since sources that clash all the same are taken apart.
@@ -62,8 +63,14 @@ def wanted(file, build, with_tests):
 
 
 def rules_of(file):
-    """Returns the nearest .clang-tidy."""
-    return next(p / ".clang-tidy" for p in pathlib.Path(file).parents if (p / ".clang-tidy").exists())
+    """Returns the Checks of the nearest .clang-tidy that the root's does not have. clang-tidy itself inherits
+    nothing from the root when a file with rules is named.
+    """
+    nearest = next(p for p in pathlib.Path(file).parents if (p / ".clang-tidy").exists())
+    if nearest == ROOT:
+        return ""
+    checks = re.search(r"^Checks: *>?([^:]*)\Z", (nearest / ".clang-tidy").read_text(), re.MULTILINE).group(1)
+    return re.sub(r"[\s']", "", checks)
 
 
 def groups_of(entries):
@@ -108,21 +115,31 @@ def put_together(folder, files):
     return together, lambda text: re.sub(re.escape(str(together)) + r":(\d+):", named, text)
 
 
-def check(folder, arguments, files):
+def parted(files, text):
+    """Returns the sources without those that have an error in `text`, and the sources that have one."""
+    bad = [file for file in files if f"{file}:" in text]
+    if not bad or len(bad) == len(files):
+        return files[:len(files) // 2], files[len(files) // 2:]
+    return [file for file in files if file not in bad], bad
+
+
+def check(folder, arguments, files, checks=NO_ANALYZER):
     together, with_places = put_together(folder, files)
-    command = ["clang-tidy", "--quiet", f"--config-file={rules_of(files[0])}", str(together), "--", *arguments,
-               "-Wthread-safety"]
-    text = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout
-    if "[clang-diagnostic-error]" in text and len(files) > 1:
-        half = len(files) // 2
-        return check(folder, arguments, files[:half]) + check(folder, arguments, files[half:])
-    return with_places(text)
+    command = ["clang-tidy", "--quiet", f"--config-file={ROOT / '.clang-tidy'}",
+               f"--checks={checks},{rules_of(files[0])}", str(together), "--", *arguments, "-Wthread-safety"]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    text = with_places(result.stdout)
+    errors = "".join(line for line in text.splitlines(True) if "[clang-diagnostic-error]" in line)
+    if errors and len(files) > 1:
+        return "".join(check(folder, arguments, part, checks) for part in parted(files, errors))
+    return text if result.returncode == 0 or "error:" in text else f"error: {result.stderr}"
 
 
 def main():
     build = pathlib.Path(sys.argv[1]).resolve()
     named = {str(pathlib.Path(a).resolve()) for a in sys.argv[2:] if not a.startswith("--")}
     with_tests = "--tests" in sys.argv[2:]
+    checks = "" if "--analyzer" in sys.argv[2:] else NO_ANALYZER
     entries = {}
     for file, entry in entries_of(build):
         if file in named or (not named and wanted(file, build, with_tests)):
@@ -132,7 +149,8 @@ def main():
     folder.mkdir(exist_ok=True)
     has_errors = False
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        results = [pool.submit(check, folder, ["-x", "c++", *arguments, "-isystem", f"{build}/generated"], files)
+        results = [pool.submit(check, folder, ["-x", "c++", *arguments, "-isystem", f"{build}/generated"], files,
+                               checks)
                    for arguments, files in groups]
         for result in results:
             text = result.result()
