@@ -249,6 +249,7 @@ class Loader {
                      int64_t weight_bytes) -> absl::Status {
       const quire::HostMemory host = {.total_bytes = quire::TotalMemoryBytes(),
                                       .available_bytes = quire::AvailableMemoryBytes()};
+      QUIRE_RETURN_IF_ERROR(quire::CheckQuantization(config, model, share));
       QUIRE_ASSIGN_OR_RETURN(pools,
                              quire::PlanMemory(config, host, backend, model, share, weight_bytes));
       LogMemory(config, backend, host, weight_bytes, pools);

@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
@@ -11,6 +12,7 @@
 #include "common/base/status_macros.h"
 #include "common/base/string_view.h"
 #include "common/flags/flag_check.h"
+#include "kernels/api/weight_format.h"
 #include "kernels/gpu/gpu_backend.h"
 #include "kernels/gpu/gpu_library.h"
 
@@ -139,6 +141,38 @@ absl::Status CheckRankLinks(const WorkerConfig& config, const KernelBackend& bac
   return FlagError("listen",
                    "other machines reach this address, and NCCL does not encrypt the data between "
                    "GPU ranks; give --allow-insecure-bind if the network is isolated");
+}
+
+absl::Status CheckQuantization(const WorkerConfig& config,
+                               const ModelConfig& model,
+                               const RankShare& share) {
+  const bool is_on_cpu = config.cpu_quantization != CpuQuantization::kNone;
+  if (!is_on_cpu && config.gpu.quantization == GpuQuantization::kNone) {
+    return absl::OkStatus();
+  }
+  if (!model.quantization.groups.empty()) {
+    return FlagError("quantization",
+                     "the model's weights are quantized already (quantization_config), so start "
+                     "without this flag");
+  }
+  const std::pair<std::string_view, int64_t> widths[] = {
+      {"hidden_size", model.hidden_size},
+      {"head_dim, times the heads of a rank,", share.heads.count * model.head_dim},
+      {"the part of intermediate_size of a rank", share.intermediate.count},
+      {"word_embed_proj_dim", model.embedding_dim}};
+  for (const auto& [name, width] : widths) {
+    if (is_on_cpu && width % kInputGroup != 0) {
+      return FlagError("quantization",
+                       absl::StrCat("weights are rounded in groups, so ",
+                                    ToAbsl(name),
+                                    " must be a multiple of ",
+                                    kInputGroup,
+                                    " (got ",
+                                    width,
+                                    "); start without this flag"));
+    }
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace quire

@@ -10,6 +10,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
+#include "common/model/model_config.h"
+#include "common/model/rank_share.h"
 #include "kernels/api/kernel_backend.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "worker/worker_config.h"
@@ -33,6 +35,13 @@ absl::Status CheckKvBackend(const WorkerConfig& config, const KernelBackend& bac
 // --allow-insecure-bind is given. The links between GPU ranks can use NCCL, which encrypts nothing.
 // Errors: kInvalidArgument, reason FLAG.
 absl::Status CheckRankLinks(const WorkerConfig& config, const KernelBackend& backend);
+
+// With --quantization, checks that the weights of the model's files are not quantized yet and that
+// rows of the rank's matrices divide into groups of rounded weights. Errors: kInvalidArgument,
+// reason FLAG.
+absl::Status CheckQuantization(const WorkerConfig& config,
+                               const ModelConfig& model,
+                               const RankShare& share);
 
 }  // namespace quire
 

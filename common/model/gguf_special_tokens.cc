@@ -11,7 +11,8 @@
 namespace quire {
 namespace {
 
-// Control tokens that end an answer in every vocabulary that has them, as in llama.cpp.
+// Tokens that end an answer in every vocabulary that has them, as in llama.cpp. Files often give
+// them the type of plain text.
 constexpr std::string_view kEndNames[] = {"<|eot_id|>",
                                           "<|eom_id|>",
                                           "<|im_end|>",
@@ -63,8 +64,8 @@ absl::StatusOr<std::vector<GgufTokenType>> ReadGgufTokenTypes(const GgufMetadata
 absl::StatusOr<GgufSpecialTokens> ReadGgufSpecialTokens(const GgufMetadata& metadata) {
   QUIRE_ASSIGN_OR_RETURN(const std::vector<std::string_view> tokens,
                          metadata.GetStrings(kGgufTokensKey));
-  QUIRE_ASSIGN_OR_RETURN(const std::vector<GgufTokenType> types,
-                         ReadGgufTokenTypes(metadata, tokens.size()));
+  // The types decide nothing here, but a file with wrong ones is refused before its weights load.
+  QUIRE_RETURN_IF_ERROR(ReadGgufTokenTypes(metadata, tokens.size()).status());
   GgufSpecialTokens special;
   const absl::StatusOr<std::string_view> model = metadata.GetString(kGgufTokenizerModelKey);
   if (model.ok() && *model == "llama" && tokens.size() > 2) {
@@ -103,9 +104,7 @@ absl::StatusOr<GgufSpecialTokens> ReadGgufSpecialTokens(const GgufMetadata& meta
     }
   }
   for (size_t i = 0; i < tokens.size(); ++i) {
-    const bool has_end_name =
-        std::find(std::begin(kEndNames), std::end(kEndNames), tokens[i]) != std::end(kEndNames);
-    if (types[i] == GgufTokenType::kControl && has_end_name) {
+    if (std::find(std::begin(kEndNames), std::end(kEndNames), tokens[i]) != std::end(kEndNames)) {
       add_end(static_cast<TokenId>(i));
     }
   }

@@ -42,8 +42,8 @@ struct GgufSpecialTokens {
   std::optional<TokenId> cls;
   std::optional<TokenId> mask;
   // Tokens that end an answer, without duplicates: eos; the ends of a turn and of a message; and
-  // control tokens with a name that only such a token has ("<|im_end|>"), because many files name
-  // just one of several ends.
+  // tokens with a name that only such a token has ("<|im_end|>"), because many files name just one
+  // of several ends.
   std::vector<TokenId> ends;
 };
 

@@ -19,7 +19,7 @@ namespace {
 constexpr std::string_view kPrefix = "re:";
 // Published patterns have fewer than 100 bytes, and a match of one takes fewer than 1,000 steps.
 constexpr size_t kMaxNamePatternBytes = 512;
-constexpr uint32_t kMaxSteps = 10'000;
+constexpr uint32_t kMaxSteps = 2000;
 constexpr uint32_t kMaxHeapKiB = 1024;
 
 }  // namespace

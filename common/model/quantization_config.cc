@@ -4,6 +4,9 @@
 #include <array>
 #include <string>
 
+#include "absl/strings/str_cat.h"
+
+#include "common/base/error.h"
 #include "common/base/status_macros.h"
 #include "common/model/quantization_methods.h"
 
@@ -72,6 +75,39 @@ void AddTo(Digest& digest, const std::vector<NamePattern>& patterns) {
   }
 }
 
+size_t CountRegexes(const QuantizationConfig& config) {
+  size_t count = 0;
+  const auto add = [&count](const std::vector<NamePattern>& patterns) {
+    for (const NamePattern& pattern : patterns) {
+      count += pattern.is_regex() ? 1 : 0;
+    }
+  };
+  add(config.ignore);
+  for (const QuantizationConfig::Group& group : config.groups) {
+    add(group.targets);
+  }
+  return count;
+}
+
+absl::StatusOr<QuantizationConfig> ParseMethod(ConfigReader& reader) {
+  const std::string method = reader.OptionalString("quant_method").value_or("");
+  if (method == "compressed-tensors") {
+    return ParseCompressedTensors(reader);
+  }
+  if (method == "awq") {
+    return ParseAwq(reader);
+  }
+  if (method == "gptq") {
+    return ParseGptq(reader);
+  }
+  if (method == "fp8" || method == "fbgemm_fp8") {
+    return ParseFp8(reader);
+  }
+  reader.Fail("quant_method",
+              method.empty() ? "is required" : NotSupported(method, kOtherMethods, kMethods));
+  return reader.status();
+}
+
 }  // namespace
 
 absl::StatusOr<const WeightScheme*> QuantizationConfig::SchemeFor(
@@ -107,22 +143,14 @@ absl::StatusOr<QuantizationConfig> ParseQuantizationConfig(const ConfigReader& c
   }
   ConfigReader reader(*object, "config.json", field + ".");
   QUIRE_RETURN_IF_ERROR(reader.status());
-  const std::string method = reader.OptionalString("quant_method").value_or("");
-  if (method == "compressed-tensors") {
-    return ParseCompressedTensors(reader);
+  QUIRE_ASSIGN_OR_RETURN(QuantizationConfig config, ParseMethod(reader));
+  if (CountRegexes(config) > kMaxRegexes) {
+    return InvalidArgument(
+        "CONFIG",
+        absl::StrCat(
+            "config.json: ", field, ": must have at most ", kMaxRegexes, " regular expressions"));
   }
-  if (method == "awq") {
-    return ParseAwq(reader);
-  }
-  if (method == "gptq") {
-    return ParseGptq(reader);
-  }
-  if (method == "fp8" || method == "fbgemm_fp8") {
-    return ParseFp8(reader);
-  }
-  reader.Fail("quant_method",
-              method.empty() ? "is required" : NotSupported(method, kOtherMethods, kMethods));
-  return reader.status();
+  return config;
 }
 
 void AddTo(Digest& digest, const QuantizationConfig& config) {

@@ -13,10 +13,7 @@
 namespace quire {
 namespace {
 
-// Upper bounds; published directories have at most some hundred names, and a few of them are
-// regular expressions. The bound on these limits the time to find a module's scheme.
-constexpr size_t kMaxNames = 20'000;
-constexpr size_t kMaxRegexes = 64;
+constexpr size_t kMaxNames = 20'000;  // of a list; published directories have some hundred
 constexpr IntRange kGroupSizeRange = {.min = 1, .max = 1 << 20};
 
 // The rule of a method whose modules are all stored alike. Modules that are not quantized have

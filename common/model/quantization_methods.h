@@ -24,6 +24,10 @@ absl::StatusOr<QuantizationConfig> ParseGptq(ConfigReader& reader);
 // Methods fp8 and fbgemm_fp8.
 absl::StatusOr<QuantizationConfig> ParseFp8(ConfigReader& reader);
 
+// Upper bound on the regular expressions of a directory, which limits the time to find the schemes
+// of all modules. Published directories have a few.
+inline constexpr size_t kMaxRegexes = 64;
+
 // A published format that is not supported, and the supported one that is most like it.
 struct NearestFormat {
   std::string_view name;

@@ -262,9 +262,12 @@ int32_t ServablePositions(const RopeConfig& rope, int32_t positions) {
   return std::max(positions, static_cast<int32_t>(std::min(scaled, double{kMaxPositionsLimit})));
 }
 
-int32_t RopeLength(const RopeConfig& rope, int32_t max_context_tokens) {
-  const int32_t original = rope.original_max_position_embeddings;
-  switch (rope.scaling) {
+int32_t RopeLength(const std::optional<RopeConfig>& rope, int32_t max_context_tokens) {
+  if (!rope.has_value()) {
+    return 0;
+  }
+  const int32_t original = rope->original_max_position_embeddings;
+  switch (rope->scaling) {
     case RopeScalingKind::kDynamic:
       return std::max(max_context_tokens, original);
     case RopeScalingKind::kLongRope:

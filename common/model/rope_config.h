@@ -10,6 +10,7 @@
 #define QUIRE_COMMON_MODEL_ROPE_CONFIG_H_
 
 #include <cstdint>
+#include <optional>
 
 #include "absl/status/statusor.h"
 
@@ -28,10 +29,11 @@ absl::StatusOr<RopeConfig> ParseRope(ConfigReader& reader, int32_t positions, in
 int32_t ServablePositions(const RopeConfig& rope, int32_t positions);
 
 // Returns the context length for which dynamic and longrope frequencies are computed, if a server
-// admits contexts of max_context_tokens. Equal lengths give equal frequencies. Returns 0 for other
-// scalings, whose frequencies do not depend on the length. transformers follows each sequence's
-// length instead, so that tokens before and after a change disagree.
-int32_t RopeLength(const RopeConfig& rope, int32_t max_context_tokens);
+// admits contexts of max_context_tokens. Equal lengths give equal frequencies, and the length of a
+// length is itself. Returns 0 for models without RoPE and for other scalings, whose frequencies do
+// not depend on the length. transformers follows each sequence's length instead, so that tokens
+// before and after a change disagree.
+int32_t RopeLength(const std::optional<RopeConfig>& rope, int32_t max_context_tokens);
 
 }  // namespace quire
 

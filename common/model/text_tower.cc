@@ -75,7 +75,8 @@ void SetIfMissing(Json& config, const char* field, const Json* value) {
 
 // Sets the fields that a file may have at the outer level only.
 void TakeOuterFields(ConfigReader& reader, Json& config) {
-  for (const char* field : {"bos_token_id", "eos_token_id", "quantization_config"}) {
+  for (const char* field :
+       {"bos_token_id", "eos_token_id", "quantization_config", "compression_config"}) {
     SetIfMissing(config, field, reader.Find(field));
   }
   if (IsMissing(config, "dtype") && IsMissing(config, "torch_dtype")) {

@@ -247,6 +247,8 @@ absl::StatusOr<Agreement> Agree(std::span<const WorkerHello> hellos,
                      ", minimum 2)"));
   }
   QUIRE_RETURN_IF_ERROR(CheckLimits(limits, settings.model));
+  // Taken before the pool bounds max_model_len: a smaller pool must not change a stream's bits.
+  const int32_t rope_length = RopeLength(settings.model.rope, limits.max_model_len);
   // A sequence can have as many tokens as the pool has room for, or more if a sliding window bounds
   // its blocks.
   if (NumBlocksAtMost(1, limits.max_model_len, limits) > limits.num_blocks - 1) {
@@ -255,8 +257,6 @@ absl::StatusOr<Agreement> Agree(std::span<const WorkerHello> hellos,
   if (const absl::Status fits = CheckMessageFits(limits); !fits.ok()) {
     return LimitsRefusal(ToStd(fits.message()));
   }
-  const std::optional<RopeConfig>& rope = settings.model.rope;
-  const int32_t rope_length = rope.has_value() ? RopeLength(*rope, limits.max_model_len) : 0;
   if (pinned.has_value() && rope_length != pinned->rope_length &&
       !settings.allow_changed_numerics) {
     return Mismatch("max_model_len",

@@ -52,7 +52,7 @@ struct Numerics {
   std::vector<uint64_t> weights_sums;  // checksum of each rank's weights
   std::string backend;
   DType kv_cache_dtype = DType::kF32;
-  int32_t rope_length = 0;  // RopeLength of the model at max_model_len
+  int32_t rope_length = 0;  // RopeLength of the model at max_model_len, whatever the pool holds
 
   // Returns the fingerprint of these numerics, for example "cpu-avx512/float32/1f2e3d4c5b6a7988".
   // The number of ranks does not change the fingerprint.

@@ -55,6 +55,7 @@ struct BeginWorkerEpoch {
   uint64_t group_epoch = 0;
   StepLimits limits;
   DType kv_cache_dtype = DType::kF32;
+  int32_t rope_length = 0;              // Numerics::rope_length
   std::vector<std::string> rendezvous;  // by rank: address that the other ranks dial
 };
 // Open a stream of steps, over which plans go out and answers come back. A stream already open on

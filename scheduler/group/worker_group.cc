@@ -461,6 +461,7 @@ void WorkerGroup::BeginEpoch(Agreement agreement) {
                                         .group_epoch = group_epoch_,
                                         .limits = agreement_->limits,
                                         .kv_cache_dtype = agreement_->numerics.kv_cache_dtype,
+                                        .rope_length = agreement_->numerics.rope_length,
                                         .rendezvous = rendezvous});
   }
 }

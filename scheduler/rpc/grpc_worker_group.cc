@@ -235,6 +235,7 @@ void GrpcWorkerGroup::Do(const BeginWorkerEpoch& action) {
   request.set_max_model_len_tokens(action.limits.max_model_len);
   request.set_sliding_window_tokens(action.limits.sliding_window);
   request.set_wants_next_blocks(action.limits.wants_next_blocks);
+  request.set_rope_length_tokens(action.rope_length);
   for (const std::string& rendezvous : action.rendezvous) {
     request.add_rendezvous(rendezvous);
   }

@@ -12,6 +12,7 @@
 #include "common/base/check.h"
 #include "common/base/math.h"
 #include "common/base/status_macros.h"
+#include "common/model/rope_config.h"
 #include "common/step/merge_results.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/gpu/gpu_backend.h"
@@ -107,6 +108,7 @@ absl::Status Engine::Reset(const EngineOptions& options) {
                      .group_epoch = ++epoch_,
                      .limits = limits,
                      .kv_cache_dtype = kv_cache_dtype,
+                     .rope_length = RopeLength(config().rope, limits.max_model_len),
                      .group_secret = std::string(kGroupSecretBytes, 's')};
   for (const Rank& rank : ranks_) {
     params.rendezvous.push_back(rank.executor->rendezvous());

@@ -75,7 +75,7 @@ DecoderModel::DecoderModel(ModelConfig config,
   if (config_.rope.has_value()) {
     const int32_t positions = config_.max_position_embeddings;
     rope_.emplace(*config_.rope, config_.head_dim, positions, backend_);
-    rope_length_ = RopeLength(*config_.rope, positions);
+    rope_length_ = RopeLength(config_.rope, positions);
   }
 }
 
@@ -132,25 +132,21 @@ float* DecoderModel::GatheredLogits() {
   return share_.rank == 0 ? workspace_.gathered.floats() : nullptr;
 }
 
-void DecoderModel::FixRope(int32_t max_context_tokens) {
-  const int32_t length = RopeLength(*config_.rope, max_context_tokens);
+void DecoderModel::FixRope(int32_t length) {
   if (length == 0) {
     return;
   }
   LogInfo("RoPE depends on the context length and is fixed for max_model_len",
-          {{"max_model_len", absl::StrCat(max_context_tokens)},
+          {{"rope_length", absl::StrCat(length)},
            {"original_max_position_embeddings",
             absl::StrCat(config_.rope->original_max_position_embeddings)}});
   if (length != rope_length_) {
-    rope_.emplace(*config_.rope, config_.head_dim, max_context_tokens, backend_);
+    rope_.emplace(*config_.rope, config_.head_dim, length, backend_);
     rope_length_ = length;
   }
 }
 
 absl::Status DecoderModel::Reserve(const StepBounds& bounds) {
-  if (rope_.has_value() && bounds.max_context_tokens > 0) {
-    FixRope(bounds.max_context_tokens);
-  }
   QUIRE_RETURN_IF_ERROR(
       ReserveWorkspace(std::max(bounds.max_tokens, bounds.max_seqs) + kMaxPaddingRows,
                        bounds.max_seqs + kMaxPaddingRows));

@@ -44,6 +44,7 @@ class DecoderModel : public Model {
   float* Run(const Batch& batch, const KvCacheView& cache) override;
   float* LogitsOf(int32_t first_row, int32_t num_rows) override;
   uint64_t row_hash() const override { return row_hash_; }
+  void FixRope(int32_t length) override;
   absl::Status Reserve(const StepBounds& bounds) override;
   void RecordSteps(int32_t max_seqs, const KvCacheView& cache) override;
   int64_t weight_bytes() const override { return weights_.bytes; }
@@ -74,8 +75,6 @@ class DecoderModel : public Model {
     DeviceBuffer gathered;   // fp32 [num_logits, vocab_size], logits of all ranks; on rank 0 only
   };
 
-  // Computes RoPE for servers that admit contexts of max_context_tokens, if that changes it.
-  void FixRope(int32_t max_context_tokens);
   // Makes room for max_tokens tokens and max_logits rows of logits. Both counts include padding.
   absl::Status ReserveWorkspace(int32_t max_tokens, int32_t max_logits);
   void Compute(const StepInputs& inputs,

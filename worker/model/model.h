@@ -65,6 +65,10 @@ class Model {
   // and on GPUs, since bits may differ between GPUs.
   virtual uint64_t row_hash() const = 0;
 
+  // Computes RoPE for contexts of this length. length: RopeLength of the model, which is 0 for
+  // most. An epoch that ran with another length cannot go on.
+  virtual void FixRope(int32_t /*length*/) {}
+
   // Allocates all memory for steps within these bounds, including the backend's memory, so that
   // these steps allocate nothing on a device. Errors: kResourceExhausted, reason MEMORY.
   virtual absl::Status Reserve(const StepBounds& bounds) = 0;

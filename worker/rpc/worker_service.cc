@@ -303,6 +303,7 @@ absl::StatusOr<grpc::ByteBuffer> WorkerService::DoBeginEpoch(const v1::BeginEpoc
                  .sliding_window = request.sliding_window_tokens(),
                  .wants_next_blocks = request.wants_next_blocks()},
       .kv_cache_dtype = dtype,
+      .rope_length = request.rope_length_tokens(),
       .group_secret = request.group_secret(),
       .num_aborts = num_aborts,
       .rendezvous = {request.rendezvous().begin(), request.rendezvous().end()}};

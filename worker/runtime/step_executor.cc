@@ -11,6 +11,7 @@
 #include "common/base/error.h"
 #include "common/base/math.h"
 #include "common/base/status_macros.h"
+#include "common/model/rope_config.h"
 
 namespace quire {
 namespace {
@@ -73,6 +74,21 @@ absl::Status StepExecutor::CheckLimits(const StepLimits& limits, const KvCacheSp
                      ")"));
   }
   return sizing_.CheckBlocks(limits, spec);
+}
+
+absl::Status StepExecutor::CheckRopeLength(int32_t length) const {
+  const ModelConfig& config = model_.config();
+  const int32_t longest = RopeLength(config.rope, config.max_position_embeddings);
+  if (length > longest || length != RopeLength(config.rope, length)) {
+    return InvalidArgument(
+        "STEP_LIMITS",
+        absl::StrCat("rope_length_tokens: not a length of the model's RoPE (got ",
+                     length,
+                     ", longest ",
+                     longest,
+                     ")"));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status StepExecutor::AllocatePools(const KvCacheSpec& spec, const StepLimits& limits) {
@@ -164,6 +180,8 @@ absl::Status StepExecutor::TryBeginEpoch(const EpochParams& params) {
   QUIRE_ASSIGN_OR_RETURN(KvCacheSpec spec,
                          sizing_.SpecFor(limits.block_size_tokens, params.kv_cache_dtype));
   QUIRE_RETURN_IF_ERROR(CheckLimits(limits, spec));
+  QUIRE_RETURN_IF_ERROR(CheckRopeLength(params.rope_length));
+  model_.FixRope(params.rope_length);
   QUIRE_RETURN_IF_ERROR(ReserveForSteps(limits));
   QUIRE_RETURN_IF_ERROR(AllocatePools(spec, limits));
   absl::Status status = MeetRanks(params);

@@ -50,6 +50,7 @@ struct EpochParams {
   uint64_t group_epoch = 0;
   StepLimits limits;  // vocab_size is ignored; the model's vocabulary is used
   DType kv_cache_dtype = DType::kF32;
+  int32_t rope_length = 0;        // RopeLength of the model (common/model/rope_config.h)
   std::string group_secret = {};  // used with several ranks only
   // StepExecutor::num_aborts(), read before the scheduler's claim was checked (SchedulerClaim), so
   // that BeginEpoch notices every AbortGroup call since then.
@@ -127,6 +128,7 @@ class StepExecutor {
  private:
   absl::Status TryBeginEpoch(const EpochParams& params);
   absl::Status CheckLimits(const StepLimits& limits, const KvCacheSpec& spec) const;
+  absl::Status CheckRopeLength(int32_t length) const;
   // Makes the model allocate the memory of all steps within the limits. If there is too little,
   // frees the pools of the old epoch and tries again.
   absl::Status ReserveForSteps(const StepLimits& limits);

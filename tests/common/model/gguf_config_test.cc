@@ -84,7 +84,7 @@ TEST(GgufConfigTest, AFileGivesTheConfigAndTheHashOfTheDirectoryThatItWasMadeFro
                        {"rope_theta", 65536.0},
                        {"torch_dtype", "bfloat16"},
                        {"bos_token_id", 1},
-                       {"eos_token_id", 2}};
+                       {"eos_token_id", {2, 7}}};
     GgufBytes bytes = Model(pair.gguf);
     bytes.AddUint32("tokenizer.ggml.bos_token_id", 1);
     bytes.AddUint32("tokenizer.ggml.eos_token_id", 2);
@@ -109,7 +109,7 @@ TEST(GgufConfigTest, MissingKeysHaveTheFormatsDefaults) {
   EXPECT_EQ(config.head_dim, 16);
   EXPECT_EQ(config.rope->theta, 10000.0);
   EXPECT_EQ(config.bos_token_id, std::nullopt);
-  EXPECT_THAT(config.eos_token_ids, ElementsAre(2));  // "<|im_end|>", a control token
+  EXPECT_THAT(config.eos_token_ids, ElementsAre(2, 7));  // by name
 }
 
 TEST(GgufConfigTest, TensorsSayWhichProjectionsHaveABiasAndWhetherTheOutputIsTied) {
@@ -220,16 +220,15 @@ TEST(GgufConfigTest, FactorsOfFrequenciesAreATensorOfTheFile) {
   EXPECT_NE(HashOf(config), HashOf(Loaded(Model("llama"))));
 }
 
-TEST(GgufConfigTest, EndsAreTheEndIdsAndControlTokensWithTheirNamesEachOnce) {
-  GgufBytes bytes = Model("llama", {"tokenizer.ggml.token_type"});
-  bytes.AddArray<int32_t>(
-      "tokenizer.ggml.token_type", GgufValueType::kInt32, {2, 3, 3, 1, 1, 1, 1, 3});
+// Files often give the end of a message the type of plain text.
+TEST(GgufConfigTest, EndsAreTheEndIdsAndTokensWithTheirNamesEachOnce) {
+  GgufBytes bytes = Model("llama");
   bytes.AddUint32("tokenizer.ggml.eos_token_id", 4);
   bytes.AddUint32("tokenizer.ggml.eot_token_id", 2);
   bytes.AddUint32("tokenizer.ggml.eom_token_id", 4);
 
   EXPECT_THAT(Loaded(bytes).eos_token_ids, ElementsAre(4, 2, 7));
-  EXPECT_THAT(Loaded(Model("llama")).eos_token_ids, ElementsAre(2));  // 7 is plain text
+  EXPECT_THAT(Loaded(Model("llama")).eos_token_ids, ElementsAre(2, 7));
 }
 
 TEST(GgufConfigTest, SentencePieceVocabulariesHaveDefaultIds) {
@@ -239,7 +238,7 @@ TEST(GgufConfigTest, SentencePieceVocabulariesHaveDefaultIds) {
   const ModelConfig config = Loaded(bytes);
 
   EXPECT_EQ(config.bos_token_id, 1);
-  EXPECT_THAT(config.eos_token_ids, ElementsAre(2));
+  EXPECT_THAT(config.eos_token_ids, ElementsAre(2, 7));
 }
 
 TEST(GgufConfigTest, SamplingKeysBecomeDefaults) {

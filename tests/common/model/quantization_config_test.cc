@@ -349,5 +349,20 @@ TEST(QuantizationConfigTest, TooManyPatternsAreRefused) {
               HasSubstr("ignore: must have at most 64 regular expressions"));
 }
 
+TEST(QuantizationConfigTest, TooManyPatternsInAllListsAreRefused) {
+  Json json = Json::parse(Compressed(R"("num_bits": 8, "type": "int", "strategy": "channel")"));
+  const Json group = json["config_groups"]["group_0"];
+  for (int i = 0; i < 5; ++i) {
+    Json& named = json["config_groups"]["group_" + std::to_string(i)];
+    named = group;
+    for (int k = 0; k < 13; ++k) {
+      named["targets"].push_back("re:.*" + std::to_string(k));
+    }
+  }
+
+  EXPECT_THAT(std::string(Parse(json.dump()).status().message()),
+              HasSubstr("quantization_config: must have at most 64 regular expressions"));
+}
+
 }  // namespace
 }  // namespace quire

@@ -107,10 +107,12 @@ TEST(TextTowerTest, TieOfTheTextLevelHoldsAgainstTheOuterOne) {
 }
 
 TEST(TextTowerTest, QuantizedWeightsOfTheOuterLevelAreSeen) {
-  Json json = Wrapped("LlavaForConditionalGeneration", TextSizes("llama"));
-  json["quantization_config"] = {{"quant_method", "unheard of"}};
+  for (const char* field : {"quantization_config", "compression_config"}) {
+    Json json = Wrapped("LlavaForConditionalGeneration", TextSizes("llama"));
+    json[field] = {{"quant_method", "unheard of"}};
 
-  EXPECT_THAT(MessageOf(json), testing::HasSubstr("quantization_config"));
+    EXPECT_THAT(MessageOf(json), testing::HasSubstr(field));
+  }
 }
 
 TEST(TextTowerTest, FaultsNameTheField) {

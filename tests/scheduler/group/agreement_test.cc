@@ -210,6 +210,14 @@ TEST(AgreeTest, ARopeThatDependsOnMaxModelLenBelongsToTheNumerics) {
   EXPECT_NE(long_numerics.fingerprint(), numerics_at(999).fingerprint());
   EXPECT_EQ(numerics_at(400).fingerprint(), numerics_at(500).fingerprint());
 
+  WorkerHello small_hello = hello;
+  small_hello.num_blocks_max = 20;
+  settings.max_model_len = 1000;
+  const absl::StatusOr<Agreement> clipped = Agree({&small_hello, 1}, settings, long_numerics);
+  ASSERT_TRUE(clipped.ok()) << clipped.status();
+  EXPECT_LT(clipped->limits.max_model_len, 1000);
+  EXPECT_EQ(clipped->numerics.rope_length, 1000) << "a smaller pool changes no bits";
+
   settings.max_model_len = 999;
   EXPECT_EQ(ReasonOf(Agree({&hello, 1}, settings, long_numerics).status()), "CONFIG_MISMATCH");
   settings.allow_changed_numerics = true;

@@ -540,8 +540,11 @@ TEST(MalformedModelTest, ATiedModelWithAnOutputMatrixOfItsOwnUsesItWithAWarning)
       const FileDescriptor file(::open(path.c_str(), O_RDWR | O_CLOEXEC));
       uint64_t header_bytes = 0;
       EXPECT_EQ(::pread(file.fd(), &header_bytes, sizeof(header_bytes), 0), 8);
-      // lm_head.weight is the first tensor.
-      EXPECT_EQ(::pwrite(file.fd(), "x", 1, static_cast<off_t>(8 + header_bytes)), 1);
+      // The last byte of lm_head.weight, which is the first tensor.
+      const auto head_bytes = dir.config["vocab_size"].get<uint64_t>() *
+                              dir.config["hidden_size"].get<uint64_t>() * sizeof(float);
+      EXPECT_EQ(::pwrite(file.fd(), "x", 1, static_cast<off_t>(8 + header_bytes + head_bytes - 1)),
+                1);
     }
     auto backend = CreateReferenceBackend();
     CaptureStderr();

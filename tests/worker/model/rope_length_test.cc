@@ -5,6 +5,7 @@
 
 #include "gtest/gtest.h"
 
+#include "common/model/rope_config.h"
 #include "kernels/reference/reference_backend.h"
 #include "tests/support/capture_log.h"
 #include "tests/worker/model/model_dir.h"
@@ -33,11 +34,7 @@ class RopeLengthTest : public testing::TestWithParam<const char*> {
     EXPECT_TRUE(model.ok()) << model.status();
     EXPECT_EQ((*model)->config().max_position_embeddings, kLongest);
     if (max_context_tokens > 0) {
-      const StepBounds bounds = {.max_tokens = 64,
-                                 .max_seqs = 1,
-                                 .max_context_tokens = max_context_tokens,
-                                 .max_blocks_per_seq = 8};
-      EXPECT_TRUE((*model)->Reserve(bounds).ok());
+      (*model)->FixRope(RopeLength((*model)->config().rope, max_context_tokens));
     }
     ModelRunner runner(**model, *backend_, /*num_blocks=*/16);
     const std::vector<TokenId> prompt = {3, 14, 15, 92, 65, 35, 89, 79, 32, 38, 46, 26};

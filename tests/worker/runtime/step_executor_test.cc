@@ -414,6 +414,8 @@ TEST_F(StepExecutorTest, ARefusedEpochLeavesTheOldOneRunning) {
   no_sequences.limits.max_sequences = 0;
   EpochParams windowed = Epoch(2);
   windowed.limits.sliding_window = 8;  // but the model has none
+  EpochParams roped = Epoch(2);
+  roped.rope_length = 40;  // but the model's RoPE depends on no length
 
   EXPECT_EQ(ReasonOf(executor_.BeginEpoch(Epoch(1))), "STALE_GROUP");
   EXPECT_EQ(ReasonOf(executor_.BeginEpoch(too_large)), "MEMORY");
@@ -421,6 +423,7 @@ TEST_F(StepExecutorTest, ARefusedEpochLeavesTheOldOneRunning) {
   EXPECT_EQ(ReasonOf(executor_.BeginEpoch(odd_blocks)), "STEP_LIMITS");
   EXPECT_EQ(ReasonOf(executor_.BeginEpoch(no_sequences)), "STEP_LIMITS");
   EXPECT_EQ(ReasonOf(executor_.BeginEpoch(windowed)), "STEP_LIMITS");
+  EXPECT_EQ(ReasonOf(executor_.BeginEpoch(roped)), "STEP_LIMITS");
 
   EXPECT_EQ(Decode(0, {}), FakeModel::NextToken(tokens));
 }
