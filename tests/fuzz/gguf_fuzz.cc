@@ -21,8 +21,7 @@
 #include "common/model/gguf_file.h"
 #include "tests/fuzz/fuzz_input.h"
 #include "tests/fuzz/fuzz_verdict.h"
-
-#include <sys/mman.h>
+#include "tests/fuzz/fuzzed_file.h"
 
 namespace {
 
@@ -56,15 +55,6 @@ class TwoParts {
  private:
   std::filesystem::path folder_;
 };
-
-// The file that all executions share, in memory.
-const std::string& PathOf(std::string_view bytes) {
-  static const int fd = ::memfd_create("fuzz", MFD_CLOEXEC);
-  static const std::string path = "/proc/self/fd/" + std::to_string(fd);
-  QUIRE_CHECK(fd >= 0 && ::ftruncate(fd, 0) == 0);
-  QUIRE_CHECK_EQ(::pwrite(fd, bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
-  return path;
-}
 
 void CheckTensors(const quire::GgufFile& file, const std::vector<std::string_view>& parts) {
   QUIRE_CHECK_EQ(static_cast<size_t>(file.num_parts()), parts.size());
@@ -170,7 +160,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   constexpr size_t kUnitBytes = 32;
   if (size == 0 || data[0] == 'G') {
     const std::string_view bytes(reinterpret_cast<const char*>(data), size);
-    Open(PathOf(bytes), {bytes});
+    Open(quire::FuzzedFile(bytes), {bytes});
     return 0;
   }
   static const TwoParts files;

@@ -235,6 +235,57 @@ def write_gguf():
     write("gguf", "split_tensors_past_bound", gguf_split(1, num_tensors=3))
 
 
+def gguf_strings(texts):
+    return 9, struct.pack("<IQ", 8, len(texts)) + b"".join(map(gguf_string, texts))
+
+
+def gguf_model(changes=(), model=b"gpt2"):
+    """Returns a GGUF model with the tokens of all bytes and one merge. changes: keys with other types and values."""
+    # GPT-2 writes bytes as printable characters, and the others from U+0100 on.
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    tokens = [b"<unk>", b"<s>", b"</s>", b"on", b"o", b"n"]
+    if model == b"gpt2":
+        tokens[4:] = [chr(byte).encode() for byte in printable]
+        tokens += [chr(256 + i).encode() for i in range(len(others))]
+        num_bytes = 0
+    else:
+        tokens += [b"<0x%02X>" % byte for byte in range(256)]
+        num_bytes = 256
+    types = [2, 3, 3] + [1] * (len(tokens) - 3 - num_bytes) + [6] * num_bytes
+    scores = [-float(i) for i in range(len(tokens))]
+    keys = {b"general.architecture": (8, gguf_string(b"llama")),
+            b"tokenizer.ggml.model": (8, gguf_string(model)),
+            b"tokenizer.ggml.tokens": gguf_strings(tokens),
+            b"tokenizer.ggml.token_type": (9, struct.pack(f"<IQ{len(types)}i", 5, len(types), *types)),
+            b"tokenizer.ggml.scores": (9, struct.pack(f"<IQ{len(scores)}f", 6, len(scores), *scores)),
+            b"tokenizer.ggml.merges": gguf_strings([b"o n"]),
+            b"tokenizer.ggml.eos_token_id": (4, struct.pack("<I", 2)),
+            b"llama.attention.layer_norm_rms_epsilon": (6, struct.pack("<f", 1e-5))}
+    for name, number in (("block_count", 1), ("embedding_length", 64), ("feed_forward_length", 96),
+                         ("attention.head_count", 4), ("attention.head_count_kv", 2), ("context_length", 256)):
+        keys[b"llama." + name.encode()] = (4, struct.pack("<I", number))
+    keys |= dict(changes)
+    return gguf([(name, *value) for name, value in keys.items()], [(b"token_embd.weight", [1], 0, 0)], bytes(4))
+
+
+def write_gguf_models():
+    """Writes GGUF models of both tokenizers at bounds and past them."""
+    for model in (b"gpt2", b"llama"):
+        write("gguf_model", f"{model.decode()}_at_bound", gguf_model(model=model))
+    bounds = {"heads": (b"llama.attention.head_count", 4, 5),
+              "kv_heads": (b"llama.attention.head_count_kv", 4, 8),
+              "layers": (b"llama.block_count", 1, 0),
+              "eos": (b"tokenizer.ggml.eos_token_id", 258, 1 << 30)}
+    for name, (key, allowed, refused) in bounds.items():
+        write("gguf_model", f"{name}_at_bound", gguf_model({key: (4, struct.pack("<I", allowed))}))
+        write("gguf_model", f"{name}_past_bound", gguf_model({key: (4, struct.pack("<I", refused))}))
+    merges = b"tokenizer.ggml.merges"
+    write("gguf_model", "merge_past_bound", gguf_model({merges: gguf_strings([b"o x y"])}))
+    write("gguf_model", "pre_past_bound", gguf_model({b"tokenizer.ggml.pre": (8, gguf_string(b"unheard"))}))
+    write("gguf_model", "pre_at_bound", gguf_model({b"tokenizer.ggml.pre": (8, gguf_string(b"llama-bpe"))}))
+
+
 def reduced_config(path):
     """Returns a config without the fields that no model reads."""
     unread = re.compile("_name_or_path|.*2(label|id)|chunk_.*|initializer_.*|is_enc.*|output_.*|problem_.*|return_.*|"
@@ -433,6 +484,7 @@ def main():
     write_openai()
     write_model_files()
     write_gguf()
+    write_gguf_models()
     write_api_keys()
     write_http_requests()
     write_http_responses()

@@ -1,7 +1,5 @@
 // Bytes as a .safetensors file and as an index of shards: refused with one line, or each tensor
 // lies inside the file and can be read, and each shard is a plain file name.
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -10,32 +8,13 @@
 #include <string_view>
 #include <vector>
 
-#include "absl/strings/match.h"
-
 #include "common/base/check.h"
-#include "common/base/error.h"
 #include "tests/fuzz/fuzz_verdict.h"
+#include "tests/fuzz/fuzzed_file.h"
 #include "worker/model/safetensors_file.h"
 #include "worker/model/weight_index.h"
 
-#include <sys/mman.h>
-
 namespace {
-
-void CheckRefusal(const absl::Status& status) {
-  QUIRE_CHECK(!quire::ReasonOf(status).empty());
-  QUIRE_CHECK(!absl::StrContains(status.message(), '\n'));
-  QUIRE_CHECK_LE(status.message().size(), size_t{2000});
-}
-
-// The file that all executions share, in memory.
-const std::string& PathOf(std::string_view bytes) {
-  static const int fd = ::memfd_create("fuzz", MFD_CLOEXEC);
-  static const std::string path = "/proc/self/fd/" + std::to_string(fd);
-  QUIRE_CHECK(fd >= 0 && ::ftruncate(fd, 0) == 0);
-  QUIRE_CHECK_EQ(::pwrite(fd, bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
-  return path;
-}
 
 void CheckShape(const quire::StoredTensor& tensor) {
   QUIRE_CHECK_LE(tensor.shape.size(), size_t{16});
@@ -52,9 +31,9 @@ void CheckShape(const quire::StoredTensor& tensor) {
 }
 
 void OpenFile(std::string_view bytes) {
-  const auto file = quire::SafetensorsFile::Open(PathOf(bytes), "fuzz");
+  const auto file = quire::SafetensorsFile::Open(quire::FuzzedFile(bytes), "fuzz");
   if (!file.ok()) {
-    CheckRefusal(file.status());
+    quire::CheckRefusal(file.status());
     return;
   }
   uint64_t header_bytes = 0;
@@ -77,7 +56,7 @@ void OpenFile(std::string_view bytes) {
 void ParseIndex(std::string_view bytes) {
   const auto index = quire::ParseWeightIndex(std::string(bytes));
   if (!index.ok()) {
-    CheckRefusal(index.status());
+    quire::CheckRefusal(index.status());
     return;
   }
   QUIRE_CHECK(!index->shards.empty() && std::ranges::is_sorted(index->shards));
