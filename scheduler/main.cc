@@ -1,4 +1,5 @@
-// The program quire_scheduler: public service, all requests, and bookkeeping of the KV cache.
+// The program quire_scheduler: serves the public gRPC API, schedules all requests, and manages the
+// blocks of the KV cache.
 #include <unistd.h>
 
 #include <csignal>
@@ -30,13 +31,13 @@
 namespace {
 
 constexpr timespec kPollInterval = {.tv_sec = 0, .tv_nsec = 100'000'000};
-// Interval of polls until the ready line is printed; short, because the parent process waits for
+// Poll interval until the ready line is printed. It is short, because the parent process waits for
 // that line.
 constexpr timespec kPollUntilReady = {.tv_sec = 0, .tv_nsec = 10'000'000};
 
 constexpr timespec kDrainPollInterval = {.tv_sec = 0, .tv_nsec = 20'000'000};
-// Two signals within this time count as one: timeout(1) and similar programs signal a program and
-// then its process group.
+// Drain ignores a signal within this time of the first one. timeout(1) and similar programs signal
+// a program and then its process group, so the program gets the signal twice.
 constexpr quire::Instant kSameSignalNs = quire::kNanosPerSecond;
 
 constexpr size_t kMaxRefusalBytes = 1024;
@@ -44,9 +45,9 @@ constexpr size_t kMaxRefusalBytes = 1024;
 // Upper bound on the shutdown after the drain. Closing streams and writing files takes far less.
 constexpr unsigned kMaxEndSeconds = 30;
 
-// Prints why a worker was refused. If the server was never ready, a restart of the worker would not
-// help, so `quire serve` exits when it reads this line. Printable replaces line breaks: the text
-// may come from the worker, and a line break could forge a line of this output.
+// Prints why a worker was refused. `quire serve` reads this line, and exits if the server was never
+// ready, because a restart of the worker would not help. Printable replaces line breaks: the text
+// may come from the worker, and could otherwise forge a line of this output.
 void PrintRefusal(const absl::Status& status) {
   const std::string refusal =
       absl::StrCat(quire::ReasonOf(status), " ", absl::string_view(status.message()));
@@ -79,8 +80,8 @@ void SayReady(const quire::SchedulerServer& server, quire::Instant started_at) {
   SayWhere("ready", server);
 }
 
-// Polls the server until a signal arrives. Prints to standard output when requests can be sent, and
-// when another scheduler has the workers.
+// Polls the server until a signal arrives. Prints a line "ready" when requests can be sent, and a
+// line "stands by" when another scheduler has the workers.
 void RunUntilSignal(quire::SchedulerServer& server,
                     const sigset_t& signals,
                     quire::Instant started_at) {
@@ -136,9 +137,9 @@ int main(int argc, char** argv) {
   const sigset_t signals = quire::PrepareSignals();
   quire::RaiseFileLimit();
   quire::ConfigureMalloc();
-  // Turns off abseil's search for lock cycles, which Debian's build has on. The search takes a
-  // global lock whenever this process locks an absl::Mutex, even in gRPC. It also keeps half a KiB
-  // of memory for each mutex, which is reused but never returned to the system.
+  // Turns off abseil's deadlock detection, which is on in Debian's build. Whenever this process
+  // locks an absl::Mutex, even in gRPC, the detection takes a global lock. It also allocates half a
+  // KiB for each mutex, which is reused but never returned to the system.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   quire::SendGrpcLogToOurs();
   const auto positional = quire::ParseCommandLineOrExit(

@@ -275,7 +275,7 @@ absl::StatusOr<std::optional<DType>> KvCacheDType() {
   return dtype;
 }
 
-// Returns nullopt for 0, which means that the flag was not given.
+// Converts a flag for which 0 means "not set".
 std::optional<int32_t> NoneIfZero(int32_t value) {
   return value == 0 ? std::nullopt : std::make_optional(value);
 }
@@ -355,7 +355,7 @@ absl::Status SetLimits(SchedulerConfig* config) {
                         std::numeric_limits<int64_t>::max());
 }
 
-// REQUIRES: SetLimits has set prefix_caching and max_pinned_share, which this function checks.
+// REQUIRES: SetLimits was called, because this function reads prefix_caching and max_pinned_share.
 absl::Status SetPinning(SchedulerConfig* config) {
   config->pinned_prefixes_file = absl::GetFlag(FLAGS_pinned_prefixes_file);
   const CoreConfig& core = config->loop.core;

@@ -1,4 +1,4 @@
-// quire_worker: weights, the KV pool and the kernels of one rank, behind proto/v1/worker.proto.
+// quire_worker serves one rank over proto/v1/worker.proto: its weights, KV pool and kernels.
 #include <unistd.h>
 
 #include <array>
@@ -60,7 +60,7 @@ struct LoadedModel {
   quire::KvCacheBudget pools = {};  // sizes that PlanMemory planned before loading
 };
 
-// Returns what --quantization rounds weights to, or "".
+// Returns the type to which --quantization rounds weights, or "" if it rounds none.
 std::string_view RoundingOf(const quire::WorkerConfig& config) {
   if (config.gpu.quantization == quire::GpuQuantization::kFp8) {
     return "fp8";
@@ -91,8 +91,8 @@ absl::StatusOr<LoadedModel> LoadWeights(const quire::WorkerConfig& config,
   const Seconds weights_s = Since(start);
   QUIRE_ASSIGN_OR_RETURN(uint64_t hash, quire::HashModelFiles(dir));
   if (const std::string_view rounding = RoundingOf(config); !rounding.empty()) {
-    // Rounded weights get a different hash: a worker with unrounded weights must not continue
-    // requests that this worker began.
+    // Rounding changes the hash. Else a worker with unrounded weights could continue requests that
+    // this worker began, and give other tokens.
     quire::Digest digest;
     digest.AddInt(hash);
     digest.AddBytes(rounding);
@@ -152,9 +152,10 @@ struct Ports {
   }
 };
 
-// Logs the planned memory, before the weights are read. The bytes of the KV cache are not known yet
-// in two cases. The flags give a number of blocks, whose size the scheduler will choose; or the KV
-// cache gets the memory that the weights leave on a GPU.
+// Logs the planned memory, before the weights are read. Without --kv-cache-memory-bytes, the bytes
+// of the KV cache are not known yet in two cases: --num-gpu-blocks-override gives a number of
+// blocks, whose size the scheduler will choose; or the KV cache gets the memory that the weights
+// leave on a GPU.
 void LogMemory(const quire::WorkerConfig& config,
                const quire::KernelBackend& backend,
                const quire::HostMemory& host,
@@ -223,8 +224,8 @@ void SayWhere(const quire::Address& listen, quire::Address http, int http_port) 
       "quire_worker: listens listen=", listen.ToString(), " http=", http.ToString(), "\n"));
 }
 
-// Loads the model. A large model takes minutes; meanwhile Watch calls report the progress, and
-// signals to stop are polled.
+// Loads the model. A large model takes minutes, so the loader reports its progress to Watch calls
+// and polls for stop signals.
 class Loader {
  public:
   Loader(const sigset_t& signals, quire::WorkerProgress& progress, Ports& ports)
@@ -284,8 +285,8 @@ class Loader {
 
 }  // namespace
 
-// Reading a JSON value throws only if it has the wrong type. All types are checked before, which
-// clang-tidy cannot see.
+// Reading a JSON value throws only if the value has the wrong type. All types are checked first,
+// but clang-tidy cannot see that.
 // NOLINTNEXTLINE(bugprone-exception-escape)
 int main(int argc, char** argv) {
   quire::OpenStandardStreams();
@@ -358,7 +359,7 @@ int main(int argc, char** argv) {
                 executor);
   ports.server->SetReady();
   LogReady(config, *backend, loaded, budget);
-  // The line has the flags that give a restarted worker the same pools.
+  // The line contains flags with which a restarted worker gets pools of the same size.
   quire::StandardOutput().Write(absl::StrCat("quire_worker: ready listen=",
                                              ports.server->address().ToString(),
                                              " --kv-cache-memory-bytes=",

@@ -31,8 +31,8 @@ absl::StatusOr<std::unique_ptr<KernelBackend>> CreateCpu(const WorkerConfig& con
   return backend;
 }
 
-// Opens the library with this rank's GPU. The ranks of a machine take its GPUs round robin,
-// starting with device_index.
+// Opens the GPU library for this rank's GPU. The ranks of a machine take the machine's GPUs round
+// robin, starting with device_index.
 absl::StatusOr<GpuLibrary> OpenGpu(const WorkerConfig& config, std::string_view library_name) {
   const int32_t first = config.gpu.device_index;
   auto library = GpuLibrary::Open(library_name, first);
@@ -41,7 +41,7 @@ absl::StatusOr<GpuLibrary> OpenGpu(const WorkerConfig& config, std::string_view 
   }
   int32_t count = 0;
   if (library->api().count_devices(&count) != 0) {
-    count = first + 1;  // a lower bound
+    count = first + 1;  // a lower bound: Open has found this GPU
   }
   if (count < config.ranks_on_host) {
     if (!config.kv_cache_bytes_given) {

@@ -36,9 +36,9 @@ absl::Status CheckKvBackend(const WorkerConfig& config, const KernelBackend& bac
 // Errors: kInvalidArgument, reason FLAG.
 absl::Status CheckRankLinks(const WorkerConfig& config, const KernelBackend& backend);
 
-// With --quantization, checks that the weights of the model's files are not quantized yet and that
-// rows of the rank's matrices divide into groups of rounded weights. Errors: kInvalidArgument,
-// reason FLAG.
+// With --quantization, checks that the model has no quantization_config. With int8 and int4, also
+// checks that rows of the rank's matrices divide into groups of kInputGroup weights. Errors:
+// kInvalidArgument, reason FLAG.
 absl::Status CheckQuantization(const WorkerConfig& config,
                                const ModelConfig& model,
                                const RankShare& share);

@@ -263,8 +263,8 @@ absl::StatusOr<bool> IsDummy() {
                    absl::StrCat("must be auto, safetensors or dummy (got ", format, ")"));
 }
 
-// Returns null for plain text. TLS always asks peers for a certificate, since any peer that
-// connects can command the worker.
+// Returns null if no TLS flag is given: connections are then not encrypted. With TLS, a peer must
+// always present a certificate, since any peer that connects can command the worker.
 absl::StatusOr<std::shared_ptr<TlsFiles>> Tls() {
   const TlsTexts paths = {.certificate = absl::GetFlag(FLAGS_ssl_certfile),
                           .key = absl::GetFlag(FLAGS_ssl_keyfile),
@@ -279,9 +279,10 @@ absl::StatusOr<std::shared_ptr<TlsFiles>> Tls() {
   return TlsFiles::Open(paths);
 }
 
-// Returns --listen, or the default address. Links between ranks need no check of their own: the key
-// that encrypts these links comes over this port, and TLS keeps that key secret. REQUIRES:
-// config.tls and config.allows_insecure_bind have been read from the flags.
+// Returns --listen, or the default address. Links between ranks need no check here: the key that
+// encrypts these links comes over this port, and TLS keeps that key secret. CheckRankLinks checks
+// the links of GPU ranks, which NCCL does not encrypt. REQUIRES: config.tls and
+// config.allows_insecure_bind have been read from the flags.
 absl::StatusOr<Address> ListenAddress(const WorkerConfig& config) {
   const std::string text = absl::GetFlag(FLAGS_listen);
   absl::StatusOr<Address> address = text.empty() ? DefaultWorkerAddress() : ParseAddress(text);

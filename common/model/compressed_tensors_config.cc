@@ -1,4 +1,4 @@
-// quant_method compressed-tensors.
+// Reads quantization_config of a model whose quant_method is compressed-tensors.
 #include <array>
 #include <optional>
 #include <string>
@@ -18,7 +18,7 @@ constexpr size_t kMaxConfigGroups = 64;  // published directories have at most f
 
 constexpr std::string_view kFormats =
     "pack-quantized, int-quantized, float-quantized, naive-quantized";
-// Formats of compressed-tensors that are not supported.
+// Unsupported formats of compressed-tensors, each with the nearest supported format.
 constexpr std::array<NearestFormat, 7> kOtherFormats = {{
     {"marlin-24", "pack-quantized"},
     {"mxfp4-pack-quantized", "pack-quantized"},
@@ -51,7 +51,7 @@ void CheckKvCacheScheme(ConfigReader& reader) {
   }
 }
 
-// Returns nullopt for a format without quantized matrices, and after a fault.
+// Returns nullopt for "dense", which has no quantized matrices, and for an unsupported format.
 std::optional<WeightStorage> StorageOf(ConfigReader& reader,
                                        const std::string& format,
                                        bool is_float) {
@@ -111,7 +111,7 @@ void ReadBits(ConfigReader& weights, WeightScheme& scheme) {
   }
 }
 
-// Reads the object `weights` of a group.
+// Reads the object `weights` of an entry of config_groups.
 absl::StatusOr<WeightScheme> ParseWeights(ConfigReader& weights,
                                           WeightStorage storage,
                                           bool is_float) {
@@ -134,7 +134,7 @@ absl::StatusOr<WeightScheme> ParseWeights(ConfigReader& weights,
   return scheme;
 }
 
-// Adds a group of modules to the configuration, unless the group's weights are plain.
+// Reads an entry of config_groups. Adds the group to `config` if its weights are quantized.
 absl::Status ParseGroup(const Json& object,
                         const std::string& prefix,
                         const std::string& default_format,

@@ -14,7 +14,7 @@ namespace {
 
 constexpr size_t kMaxTokenIds = 1024;
 
-// Returns the text of a value for a message: digits for a number, else the name of the type.
+// Returns the value as an error message shows it: a number as digits, other values as their type.
 std::string Shown(const Json& value) {
   return value.is_number() ? value.dump() : std::string(value.type_name());
 }

@@ -29,11 +29,11 @@ struct IntRange {
 
 class ConfigReader {
  public:
-  // The file's own name of a field, by field.
+  // Maps a field to the name that error messages show for it, such as the key in a GGUF file.
   using FieldNames = std::map<std::string, std::string, std::less<>>;
 
-  // The object must outlive the reader. `prefix` ("rope_parameters.") is put before field names
-  // in messages. `names` replaces names of fields in messages.
+  // The object must outlive the reader. Error messages put `prefix` ("rope_parameters.") before
+  // each field name, and show the names in `names` in place of the fields' own.
   ConfigReader(const Json& object,
                std::string file,
                std::string prefix = "",
@@ -61,14 +61,14 @@ class ConfigReader {
 
   std::optional<std::string> OptionalString(std::string_view field);
 
-  // Reads a field that is a token id or a list of token ids, each in [0, limit). Returns the ids;
-  // empty if the field is missing or null.
+  // Reads a field that is a token id or a list of token ids, each in [0, limit). Returns the ids
+  // without duplicates. Returns an empty list if the field is missing or null.
   std::vector<TokenId> TokenIds(std::string_view field, int64_t limit);
 
   // Records a fault, unless a fault is recorded already.
   void Fail(std::string_view field, std::string_view rule);
   const absl::Status& status() const { return status_; }
-  // Text before the names of fields in messages.
+  // Returns the text that error messages put before field names.
   const std::string& prefix() const { return prefix_; }
 
  private:

@@ -27,13 +27,13 @@ namespace {
 
 constexpr std::string_view kArchitectureKey = "general.architecture";
 constexpr int64_t kMaxInteger = std::numeric_limits<int32_t>::max();
-// Range of factors of RoPE, far beyond published models.
+// Range of all RoPE factors: far wider than in published models.
 constexpr double kMinRopeFactor = 1e-6;
 constexpr double kMaxRopeFactor = 1e6;
 
 struct GgufArchitecture {
   std::string_view name;
-  std::string_view architecture;  // the class of Hugging Face transformers
+  std::string_view architecture;  // name of the class in Hugging Face transformers
 };
 
 constexpr std::array<GgufArchitecture, 3> kArchitectures = {{
@@ -42,8 +42,8 @@ constexpr std::array<GgufArchitecture, 3> kArchitectures = {{
     {"qwen3", "Qwen3ForCausalLM"},
 }};
 
-// Translates the metadata into the fields of config.json, which ParseModelFamily checks. Remembers
-// the key of each field for error messages.
+// Translates GGUF metadata into fields of config.json, which ParseModelFamily then checks. Records
+// the GGUF key of each field, so that error messages can name the key.
 class Translation {
  public:
   Translation(const GgufFile& file, const GgufArchitecture& architecture)
@@ -56,8 +56,8 @@ class Translation {
     return absl::StrCat(ToAbsl(prefix_), ".", ToAbsl(name));
   }
 
-  // Reads an integer, or an array with one value for each layer, which must be equal. Returns
-  // kNotFound if the key is missing.
+  // Reads an integer, or an array with one integer for each layer. All integers of the array must
+  // be equal. Returns kNotFound if the key is missing.
   absl::StatusOr<int64_t> Integer(std::string_view name) const {
     const std::string key = Key(name);
     const GgufValue* const value = metadata_.Find(key);
@@ -92,7 +92,7 @@ class Translation {
     return absl::OkStatus();
   }
 
-  // Returns an error if the key is present with another value.
+  // Returns an error if the key has a value other than `expected`. Accepts a missing key.
   absl::Status CheckIs(std::string_view name, int64_t expected, std::string_view rule) const {
     QUIRE_ASSIGN_OR_RETURN(const int64_t value, IfMissing(Integer(name), expected));
     return value == expected
@@ -116,7 +116,7 @@ class Translation {
   const std::string& file_;
   std::string_view prefix_;
   Json json_ = Json::object();
-  ConfigReader::FieldNames names_;  // key of each field
+  ConfigReader::FieldNames names_;  // GGUF key of each field
 };
 
 absl::StatusOr<GgufArchitecture> ReadArchitecture(const GgufMetadata& metadata) {
@@ -156,7 +156,7 @@ absl::Status SetSizes(Translation& translation) {
       translation.SetInteger("num_key_value_heads",
                              "attention.head_count_kv",
                              translation.json()["num_attention_heads"].get<int64_t>()));
-  // The format's default of key_length, also for Qwen3.
+  // If key_length is missing, the GGUF format sets it to hidden / heads, also for Qwen3.
   const int64_t heads = translation.json()["num_attention_heads"].get<int64_t>();
   const int64_t hidden = translation.json()["hidden_size"].get<int64_t>();
   QUIRE_RETURN_IF_ERROR(translation.SetInteger(
@@ -168,7 +168,7 @@ absl::Status SetSizes(Translation& translation) {
   return absl::OkStatus();
 }
 
-// Refuses what ModelConfig cannot describe.
+// Refuses models that ModelConfig cannot describe.
 absl::Status CheckSupported(const Translation& translation, int64_t head_dim) {
   QUIRE_RETURN_IF_ERROR(
       translation.CheckIs("expert_count", 0, "mixtures of experts are not supported"));
@@ -188,7 +188,7 @@ absl::StatusOr<double> FloatOr(const Translation& translation,
 
 // Sets rope_scaling to yarn.
 absl::Status SetYarn(Translation& translation, double factor) {
-  // Published files have 1 for all of them.
+  // Published files set each of these factors to 1 or leave it out, so no other value is supported.
   for (const char* name : {"attn_factor", "yarn_attn_factor", "yarn_ext_factor"}) {
     const std::string full_name = absl::StrCat("rope.scaling.", name);
     QUIRE_ASSIGN_OR_RETURN(const double value, FloatOr(translation, full_name, 0.0, 1.0));
@@ -215,7 +215,7 @@ absl::Status SetRope(Translation& translation) {
       const double theta,
       IfMissing(metadata.GetFloat(translation.Key("rope.freq_base"), 1.0, 1e12), 10000.0));
   translation.Set("rope_theta", "rope.freq_base", theta);
-  // Old files have scale_linear. 0 means 1 there.
+  // Old files have scale_linear in place of scaling.factor. A factor of 0 or 1 means no scaling.
   QUIRE_ASSIGN_OR_RETURN(const double old_factor,
                          FloatOr(translation, "rope.scale_linear", 0.0, 1.0));
   QUIRE_ASSIGN_OR_RETURN(const double factor,
@@ -242,8 +242,8 @@ absl::Status SetRope(Translation& translation) {
   return absl::OkStatus();
 }
 
-// Sets the divisors of the frequencies. Files of Llama 3 hold them in place of the parameters of
-// their scaling.
+// Reads the divisors of the RoPE frequencies from the tensor rope_freqs.weight, if the file has it.
+// Files of Llama 3 hold these divisors in place of the scaling's parameters.
 absl::Status SetRopeFactors(const GgufFile& file, ModelConfig& config) {
   for (const char* name : {"rope_factors_long.weight", "rope_factors_short.weight"}) {
     if (file.Find(name) != nullptr) {
@@ -274,8 +274,8 @@ absl::Status SetRopeFactors(const GgufFile& file, ModelConfig& config) {
   return absl::OkStatus();
 }
 
-// Sets the sliding window of Mistral, which all layers have. No other served family's files say
-// which layers have the window.
+// Sets the sliding window of Mistral (architecture llama), which all layers use. Refuses a window
+// of another family, because its files do not say which layers use the window.
 absl::Status SetSlidingWindow(const Translation& translation, ModelConfig& config) {
   constexpr std::string_view kName = "attention.sliding_window";
   QUIRE_ASSIGN_OR_RETURN(const int64_t window, IfMissing(translation.Integer(kName), 0));

@@ -1,6 +1,6 @@
-// The parts of config.json and generation_config.json, read from the metadata of a GGUF file. What
-// the metadata does not say is seen from the file's tensors: which projections have a bias, and
-// whether the output layer is the token embedding.
+// Reads the equivalents of config.json and generation_config.json from the metadata of a GGUF file.
+// Two facts are not in the metadata, but follow from the file's tensors: which projections have a
+// bias, and whether the output layer is the token embedding.
 //
 // Thread safety: free functions, safe from any thread.
 // Errors:        kInvalidArgument, reason MODEL_FILE or CONFIG; kNotFound, reason MODEL_FILE, if a
@@ -18,12 +18,13 @@
 
 namespace quire {
 
-// Tensor with the divisors of the frequencies of RoPE. It is part of the config, not of the
-// weights.
+// Name of the tensor that holds the divisors of the RoPE frequencies. ConfigFromGguf reads this
+// tensor; it is no weight.
 inline constexpr std::string_view kGgufRopeFactors = "rope_freqs.weight";
 
-// Knows the architectures llama, qwen2 and qwen3. The KV cache type is bf16 whatever the weights
-// are. eos_token_ids has every token that ends an answer (gguf_special_tokens.h).
+// Supports the architectures llama, qwen2 and qwen3. Sets dtype, the default type of the KV cache,
+// to bf16 for every type of weights. Sets eos_token_ids to all tokens that end an answer
+// (gguf_special_tokens.h).
 absl::StatusOr<ModelConfig> ConfigFromGguf(const GgufFile& file);
 
 // Reads the keys general.sampling.*, which few files have.

@@ -11,8 +11,8 @@
 namespace quire {
 namespace {
 
-// Tokens that end an answer in every vocabulary that has them, as in llama.cpp. Files often give
-// them the type of plain text.
+// Names of tokens that end an answer in every vocabulary, as in llama.cpp. They are found by name,
+// because files often give these tokens the type of plain text.
 constexpr std::string_view kEndNames[] = {"<|eot_id|>",
                                           "<|eom_id|>",
                                           "<|im_end|>",
@@ -23,7 +23,7 @@ constexpr std::string_view kEndNames[] = {"<|eot_id|>",
                                           "<end_of_utterance>",
                                           "<EOT>"};
 
-// Reads an id. Returns nullopt if the key is missing.
+// Reads the id of a special token. Returns nullopt if the key is missing.
 absl::StatusOr<std::optional<TokenId>> ReadId(const GgufMetadata& metadata,
                                               std::string_view name,
                                               size_t num_tokens) {
@@ -64,7 +64,7 @@ absl::StatusOr<std::vector<GgufTokenType>> ReadGgufTokenTypes(const GgufMetadata
 absl::StatusOr<GgufSpecialTokens> ReadGgufSpecialTokens(const GgufMetadata& metadata) {
   QUIRE_ASSIGN_OR_RETURN(const std::vector<std::string_view> tokens,
                          metadata.GetStrings(kGgufTokensKey));
-  // The types decide nothing here, but a file with wrong ones is refused before its weights load.
+  // The types are only checked here, so that wrong types are an error before the weights load.
   QUIRE_RETURN_IF_ERROR(ReadGgufTokenTypes(metadata, tokens.size()).status());
   GgufSpecialTokens special;
   const absl::StatusOr<std::string_view> model = metadata.GetString(kGgufTokenizerModelKey);

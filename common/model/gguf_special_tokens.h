@@ -1,6 +1,7 @@
-// ReadGgufSpecialTokens reads which tokens of a GGUF file's vocabulary begin and end texts.
+// Reads the special tokens of a GGUF file's vocabulary (bos, eos, ...), the tokens that end an
+// answer, and the type of each token.
 //
-// Thread safety: a free function, safe from any thread.
+// Thread safety: free functions, safe from any thread.
 // Errors:        those of GgufMetadata; an id outside the vocabulary.
 // Cost:          linear in the vocabulary.
 #ifndef QUIRE_COMMON_MODEL_GGUF_SPECIAL_TOKENS_H_
@@ -22,7 +23,7 @@ inline constexpr std::string_view kGgufTokensKey = "tokenizer.ggml.tokens";
 inline constexpr std::string_view kGgufTokenTypesKey = "tokenizer.ggml.token_type";
 inline constexpr std::string_view kGgufTokenizerModelKey = "tokenizer.ggml.model";
 
-// Elements of tokenizer.ggml.token_type. The values are the numbers in files.
+// Elements of tokenizer.ggml.token_type. The values are the numbers that files hold.
 enum class GgufTokenType : uint8_t {
   kUndefined = 0,  // read as kNormal
   kNormal = 1,
@@ -41,9 +42,9 @@ struct GgufSpecialTokens {
   std::optional<TokenId> pad;
   std::optional<TokenId> cls;
   std::optional<TokenId> mask;
-  // Tokens that end an answer, without duplicates: eos; the ends of a turn and of a message; and
-  // tokens with a name that only such a token has ("<|im_end|>"), because many files name just one
-  // of several ends.
+  // Tokens that end an answer, without duplicates: eos, the end of a turn (eot), the end of a
+  // message (eom), and tokens with a known name, such as "<|im_end|>". Known names are needed,
+  // because many files give an id for only one of several ends.
   std::vector<TokenId> ends;
 };
 

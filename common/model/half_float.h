@@ -1,5 +1,6 @@
-// HalfToFloat and FloatToHalf convert between fp32 and the bits of binary16, FloatToBFloat16 to
-// those of bfloat16. Compilers vectorize loops of HalfToFloat and FloatToBFloat16.
+// HalfToFloat and FloatToHalf convert between fp32 and the bits of a binary16 number.
+// FloatToBFloat16 converts fp32 to the bits of a bfloat16 number. Compilers vectorize loops of
+// HalfToFloat and of FloatToBFloat16.
 //
 // Thread safety: free functions, safe from any thread.
 // Source:        IEEE 754-2008.
@@ -11,16 +12,17 @@
 
 namespace quire {
 
-// Returns the number, without rounding. NaN stays NaN.
+// Converts exactly: every binary16 number is an fp32 number. NaN stays NaN.
 constexpr float HalfToFloat(uint16_t half) {
   constexpr uint32_t kInfinity = 0x7C00U << 13;
   constexpr uint32_t kRebias = (127U - 15U) << 23;
   const uint32_t magnitude = (half & 0x7FFFU) << 13;
   const uint32_t normal = magnitude + kRebias;
-  // As a normal number with the next exponent, a subnormal number is too large by 2^-14.
+  // A subnormal half is f * 2^-14. With the next exponent, `normal` reads as (1 + f) * 2^-14, so
+  // 2^-14 is subtracted.
   const auto subnormal =
       std::bit_cast<uint32_t>(std::bit_cast<float>(normal + (1U << 23)) - 0x1p-14F);
-  // Masks of all bits or none: with a conditional operator gcc would make branches.
+  // Masks with all bits set, or none. With a conditional operator, gcc would make branches.
   const uint32_t is_subnormal = 0U - static_cast<uint32_t>(magnitude < (1U << 23));
   const uint32_t is_not_finite = 0U - static_cast<uint32_t>(magnitude >= kInfinity);
   const uint32_t bits = (subnormal & is_subnormal) | (normal & ~is_subnormal);
@@ -35,12 +37,12 @@ constexpr uint16_t FloatToHalf(float value) {
   if (magnitude > 0x7F80'0000U) {
     return sign | 0x7E00U;
   }
-  if (magnitude >= 0x477F'F000U) {  // 65520, halfway between the largest number and 2^16
+  if (magnitude >= 0x477F'F000U) {  // 65520, halfway between the largest half and 2^16
     return sign | 0x7C00U;
   }
-  if (magnitude < 0x3880'0000U) {  // 2^-14, the smallest normal number
-    // Numbers in [0.5, 1) are multiples of 2^-24, the smallest subnormal number, so the addition
-    // rounds to such a multiple.
+  if (magnitude < 0x3880'0000U) {  // 2^-14, the smallest normal half
+    // fp32 numbers in [0.5, 1) are multiples of 2^-24, the smallest subnormal half. So the addition
+    // of 0.5 rounds the value to a multiple of 2^-24.
     const float sum = std::bit_cast<float>(magnitude) + 0.5F;
     return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(sum) - 0x3F00'0000U));
   }

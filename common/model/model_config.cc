@@ -75,7 +75,7 @@ void AddRope(const RopeConfig& rope, Digest& digest) {
   digest.AddDouble(rope.high_freq_factor);
   digest.AddInt(int64_t{rope.original_max_position_embeddings});
   if (rope.scaling <= RopeScalingKind::kLlama3) {
-    return;  // the fields below are unused; digests of step logs stay valid
+    return;  // these scalings do not use the fields below, and old step logs hash without them
   }
   digest.AddDouble(rope.beta_fast);
   digest.AddDouble(rope.beta_slow);

@@ -1,6 +1,6 @@
-// ModelConfig is config.json of a Hugging Face model directory, or the metadata of a GGUF file,
-// reduced to the fields that determine the computation: parsed once, range-checked once, trusted
-// afterwards.
+// ModelConfig holds the fields that determine a model's computation. They come from config.json of
+// a Hugging Face model directory, or from the metadata of a GGUF file. The parser checks all
+// ranges, so later code trusts the values.
 //
 // Families: Llama 2 and 3, Mistral, Qwen2, Qwen3, OPT, BLOOM. After parsing, code looks at the
 // fields of ModelConfig, never at the family.
@@ -27,7 +27,7 @@ namespace quire {
 // Upper bound on a served model's positions and sliding window.
 inline constexpr int32_t kMaxPositionsLimit = 1 << 24;
 
-// How the frequencies of RoPE are scaled for contexts longer than those of the training.
+// How RoPE frequencies are scaled for contexts longer than in training.
 enum class RopeScalingKind : uint8_t {
   kNone,
   kLinear,        // divides every frequency by one factor
@@ -45,15 +45,15 @@ struct RopeConfig {
   double factor = 1.0;            // used by kLinear, kLlama3, kDynamic, kYarn, kProportional
   double low_freq_factor = 1.0;   // used by kLlama3
   double high_freq_factor = 4.0;  // used by kLlama3
-  // Length of the training's contexts; used by kLlama3, kDynamic, kYarn, kLongRope.
+  // Context length in training; used by kLlama3, kDynamic, kYarn, kLongRope.
   int32_t original_max_position_embeddings = 8192;
   double beta_fast = 32.0;        // used by kYarn
   double beta_slow = 1.0;         // used by kYarn
   bool truncate = true;           // used by kYarn: the ramp begins and ends at whole dimensions
   double rotated_share = 1.0;     // used by kProportional: share of the frequencies that rotate
-  float attention_factor = 1.0F;  // factor of cosines and sines
-  // [head_dim / 2], divisors of the frequencies; used by kFactors, and by kLongRope up to the
-  // original length.
+  float attention_factor = 1.0F;  // multiplies all cosines and sines
+  // [head_dim / 2], divisors of the frequencies. Used by kFactors, and by kLongRope for contexts up
+  // to original_max_position_embeddings.
   std::vector<float> factors;
   std::vector<float> long_factors;  // [head_dim / 2], used by kLongRope beyond that length
 
@@ -61,8 +61,9 @@ struct RopeConfig {
 };
 
 struct ModelConfig {
-  std::string architecture;    // "LlamaForCausalLM", ...; of a text tower: that of its family
-  bool is_text_tower = false;  // the files also hold tensors that see or hear, which are left out
+  // "LlamaForCausalLM", ... For a multimodal model: the architecture of its language model.
+  std::string architecture;
+  bool is_text_tower = false;  // multimodal model; its vision and audio tensors are not loaded
   int32_t vocab_size = 0;
   int32_t hidden_size = 0;
   int32_t intermediate_size = 0;
@@ -80,7 +81,7 @@ struct ModelConfig {
   bool mlp_bias = false;
   bool qk_norm = false;  // RMSNorm of q and k over head_dim, before RoPE (Qwen3)
   bool tie_word_embeddings = false;
-  std::optional<RopeConfig> rope;  // nullopt: no RoPE, but learned positions (OPT) or ALiBi
+  std::optional<RopeConfig> rope;  // nullopt: learned positions (OPT) or ALiBi (BLOOM) instead
   // ALiBi: attention scores fall linearly with distance, with one slope per head (BLOOM).
   bool alibi = false;
   // Row of position 0 in the table of learned positions (OPT: 2).
@@ -102,8 +103,8 @@ struct ModelConfig {
   // positions before it.
   std::optional<int32_t> sliding_window;
   std::vector<bool> layer_uses_sliding_window;  // [num_layers], or empty without sliding_window
-  DType dtype = DType::kF32;  // type of the stored weights (torch_dtype); default of the KV cache
-  QuantizationConfig quantization;  // of the stored weights
+  DType dtype = DType::kF32;  // type of the stored weights (torch_dtype); default KV cache type
+  QuantizationConfig quantization;  // of the weights in the files
   std::optional<TokenId> bos_token_id;
   std::vector<TokenId> eos_token_ids;  // from config.json; GenerationDefaults can have more
 
@@ -127,8 +128,8 @@ struct GenerationDefaults {
 // (BLOOM: or n_head), intermediate_size (OPT: ffn_dim; BLOOM: no field). Any other missing field
 // takes the default of Hugging Face transformers. Reads the RoPE parameters in both spellings
 // (rope_scaling with rope_theta, or rope_parameters). Reads the stored type under both names
-// (torch_dtype, or dtype). Parses only the language model if the model also sees or hears
-// (text_tower.h). Ignores auto_map: code from a model directory is never run.
+// (torch_dtype, or dtype). Of a multimodal model, parses only the language model (text_tower.h).
+// Ignores auto_map: code from a model directory is never run.
 // Errors: kInvalidArgument, reason CONFIG, message "config.json: field: rule".
 absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& config_json);
 
@@ -137,10 +138,11 @@ absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& config_json);
 absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& model_path);
 
 // Reads generation_config.json of a directory, or the metadata of a GGUF file. All fields are unset
-// if the directory has no such file.
+// if the directory has no generation_config.json.
 absl::StatusOr<GenerationDefaults> LoadGenerationDefaults(const std::string& model_path);
 
-// Returns the sliding window if all layers use it; 0 if at least one layer reads all tokens.
+// Returns the sliding window if all layers use it. Returns 0 if at least one layer attends to all
+// tokens.
 int32_t WindowOfAllLayers(const ModelConfig& config);
 
 // Returns a digest of every field except the bos and eos ids, which affect no computation.

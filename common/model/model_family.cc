@@ -31,10 +31,11 @@ constexpr IntRange kHeadsRange = {.min = 1, .max = 4096};
 constexpr IntRange kHeadDimRange = {.min = 1, .max = 1024};
 // Range of max_position_embeddings: the minimum is one prompt token and one output token.
 constexpr IntRange kLengthsRange = {.min = 2, .max = kMaxPositionsLimit};
+// Range of a sliding window.
 constexpr IntRange kPositionsRange = {.min = 1, .max = kMaxPositionsLimit};
 
-// Family holds defaults for fields that config.json lacks, and flags for optional parts of the
-// layers. The defaults are those of the family's class in Hugging Face transformers.
+// Family describes a model family with RoPE: defaults for fields that config.json lacks, and flags
+// for optional parts of the layers. The defaults are those of Hugging Face transformers.
 struct Family {
   std::string_view architecture;
   int32_t max_position_embeddings;
@@ -180,7 +181,7 @@ struct SizeFields {
   std::string_view heads = "num_attention_heads";
 };
 
-// Returns hidden_size / num_heads, which is head_dim if config.json has no field head_dim.
+// Returns hidden_size / num_heads, the default of head_dim. Records a fault if this is no integer.
 int32_t HeadDim(ConfigReader& reader, const SizeFields& fields, const ModelConfig& config) {
   if (config.hidden_size % config.num_heads != 0) {
     reader.Fail(fields.heads,
@@ -201,7 +202,7 @@ void ParseTokenIds(ConfigReader& reader,
                    std::optional<TokenId> bos,
                    std::optional<TokenId> eos,
                    ModelConfig& config) {
-  // Drops each default of the family that is not in the vocabulary.
+  // Drops a default id of the family that is outside this model's vocabulary.
   bos = bos < config.vocab_size ? bos : std::nullopt;
   eos = eos < config.vocab_size ? eos : std::nullopt;
   config.bos_token_id = reader.Has("bos_token_id")
@@ -312,8 +313,8 @@ absl::Status ParseOpt(ConfigReader& reader, ModelConfig& config) {
   return reader.status();
 }
 
-// Returns the name under which config.json has a field: `name`, as transformers writes it, or
-// `other`, as in published files. Returns `name` if config.json has neither.
+// Returns the name under which config.json has a field: `name`, which transformers writes, or
+// `other`, which some published files have. Returns `name` if config.json has neither.
 std::string_view FieldOf(ConfigReader& reader, std::string_view name, std::string_view other) {
   const Json* const value = reader.Find(name);
   const Json* const other_value = reader.Find(other);

@@ -1,4 +1,4 @@
-// A model path names a directory as Hugging Face writes it, or a GGUF file.
+// A model path names either a Hugging Face model directory or a GGUF file.
 //
 // Thread safety: free functions, safe from any thread.
 #ifndef QUIRE_COMMON_MODEL_MODEL_PATH_H_
@@ -8,13 +8,13 @@
 
 namespace quire {
 
-// Returns true for a GGUF file: the path ends in ".gguf", and is no directory. The file may be
-// missing.
+// Returns true if the path ends in ".gguf" and does not name a directory. Does not check that the
+// file exists.
 bool IsGgufPath(const std::string& model_path);
 
-// Returns the name under which a model is served by default: a directory's last part, or a GGUF
-// file's name without ".gguf" and without the number of a part. Returns "model" if the path has no
-// such part.
+// Returns the name under which a model is served by default. For a directory: the last component of
+// its path. For a GGUF file: the file's name without ".gguf", and without the part number of a
+// split model. Returns "model" if this name is empty, "." or "..".
 std::string ModelNameOf(const std::string& model_path);
 
 }  // namespace quire

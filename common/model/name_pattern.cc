@@ -17,7 +17,8 @@ namespace quire {
 namespace {
 
 constexpr std::string_view kPrefix = "re:";
-// Published patterns have fewer than 100 bytes, and a match of one takes fewer than 1,000 steps.
+// Bounds on a pattern and on one match. Published patterns have fewer than 100 bytes, and one match
+// takes fewer than 1,000 steps of PCRE2.
 constexpr size_t kMaxNamePatternBytes = 512;
 constexpr uint32_t kMaxSteps = 2000;
 constexpr uint32_t kMaxHeapKiB = 1024;

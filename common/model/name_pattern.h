@@ -1,12 +1,12 @@
-// NamePattern says which modules of a model a rule of quantization_config is for: "re:" and a
-// regular expression, or else a module's whole name or class.
+// NamePattern selects modules of a model for a rule of quantization_config. Its text is either
+// "re:" with a regular expression, or the whole name or class of a module.
 //
-// A regular expression is read as Python's re.match reads it: from the beginning of the name on,
-// but not necessarily to its end.
+// A regular expression matches as in Python's re.match: the match begins where the name begins, but
+// may end before the name ends.
 //
 // Thread safety: a value type; Matches is safe from any thread. Copies share one compiled pattern.
-// Cost:          PCRE2's steps and memory for one match are bounded, so a hostile pattern is an
-//                error.
+// Cost:          PCRE2's steps and memory for one match are bounded, so a hostile pattern gives an
+//                error instead of a long search.
 #ifndef QUIRE_COMMON_MODEL_NAME_PATTERN_H_
 #define QUIRE_COMMON_MODEL_NAME_PATTERN_H_
 

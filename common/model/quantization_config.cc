@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::string_view kMethods = "compressed-tensors, awq, gptq, fp8, fbgemm_fp8";
 
-// Values of quant_method in published directories that are not supported.
+// Unsupported values of quant_method in published directories, each with the nearest supported one.
 constexpr std::array<NearestFormat, 24> kOtherMethods = {{
     {"aqlm", "gptq"},
     {"auto-round", "gptq"},

@@ -1,11 +1,11 @@
-// QuantizationConfig is quantization_config of config.json: how the quantized matrices of a Hugging
-// Face model directory are stored, and which modules each rule is for.
+// QuantizationConfig is quantization_config of config.json. It tells which modules of a Hugging
+// Face model directory are quantized, and how the files store their matrices.
 //
-// A quantized matrix holds integers of 4 or 8 bits or 8-bit floats. A weight is scale * (code -
-// zero), or scale * code. Formats: compressed-tensors (pack-quantized, int-quantized,
+// A quantized matrix holds codes: integers of 4 or 8 bits, or 8-bit floats. A weight is scale *
+// code, or scale * (code - zero). Formats: compressed-tensors (pack-quantized, int-quantized,
 // float-quantized, naive-quantized), AWQ (gemm), GPTQ (v1 and v2), FP8.
 //
-// Scales of activations are ignored, because Quire computes with the decoded weights.
+// Scales of activations in the files are ignored, because Quire computes with the decoded weights.
 //
 // Thread safety: value types; const functions are safe from any thread.
 // Source:        compressed-tensors' QuantizationConfig; AutoAWQ; AutoGPTQ and GPTQModel;
@@ -25,7 +25,7 @@
 
 namespace quire {
 
-// The tensors of a quantized matrix [rows, cols], and how they hold its codes.
+// Name, type and shape of the tensor that holds the codes of a quantized matrix [rows, cols].
 enum class WeightStorage : uint8_t {
   kPacked = 1,  // weight_packed I32 [rows, cols / (32 / bits)]
   kInt8 = 2,    // weight I8 [rows, cols]
@@ -36,20 +36,20 @@ enum class WeightStorage : uint8_t {
 
 struct WeightScheme {
   WeightStorage storage = WeightStorage::kPacked;
-  int32_t bits = 8;  // of a code: 4 or 8
-  // Consecutive rows and columns that share a scale. If group_cols is 0, a scale is for whole rows:
-  // the file has one for each row, or one for the matrix.
+  int32_t bits = 8;  // bits of a code: 4 or 8
+  // Numbers of consecutive rows and columns that share a scale. group_cols 0: a scale covers whole
+  // rows; the file has one scale for each row, or one for the whole matrix.
   int32_t group_rows = 1;
   int32_t group_cols = 0;
-  bool is_symmetric = true;         // true: all zeros are 0, and the file has none
-  bool needs_group_index = false;   // a tensor says the group of each column (act-order)
-  bool has_zeros_less_one = false;  // the file has zero - 1 (GPTQ v1)
+  bool is_symmetric = true;         // true: every zero is 0, and the file stores no zeros
+  bool needs_group_index = false;   // the file stores the group of each column (act-order)
+  bool has_zeros_less_one = false;  // the file stores zero - 1 in place of zero (GPTQ v1)
 
   friend bool operator==(const WeightScheme&, const WeightScheme&) = default;
 };
 
 struct QuantizationConfig {
-  // A scheme for the modules that match any of the targets.
+  // The scheme of all modules that match at least one target.
   struct Group {
     std::vector<NamePattern> targets;
     WeightScheme scheme;
@@ -58,11 +58,11 @@ struct QuantizationConfig {
   };
 
   std::vector<Group> groups;        // empty: no module is quantized
-  std::vector<NamePattern> ignore;  // modules that are not quantized although a group matches
+  std::vector<NamePattern> ignore;  // matching modules are not quantized, even if a group matches
 
   // Returns the scheme of a module of a class ("Linear", "Embedding"), or nullptr if the module is
-  // not quantized. A target that is the module's name counts before one that is a regular
-  // expression, and a class counts last. Errors: those of NamePattern::Matches.
+  // not quantized. If several groups match, a target that is the module's name comes first, then a
+  // regular expression, then a class. Errors: those of NamePattern::Matches.
   absl::StatusOr<const WeightScheme*> SchemeFor(std::string_view module,
                                                 std::string_view class_name) const;
 

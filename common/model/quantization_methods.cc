@@ -13,21 +13,22 @@
 namespace quire {
 namespace {
 
-constexpr size_t kMaxNames = 20'000;  // of a list; published directories have some hundred
+constexpr size_t kMaxNames = 20'000;  // names in a list; published lists have some hundred
 constexpr IntRange kGroupSizeRange = {.min = 1, .max = 1 << 20};
 
-// The rule of a method whose modules are all stored alike. Modules that are not quantized have
-// plain weights in the files, so lists of their names need only be well-formed.
+// Returns a config that gives all modules one scheme. Lists of modules that are not quantized are
+// only checked for their form: the loader sees from the files which weights are not quantized.
 QuantizationConfig ForEveryModule(const WeightScheme& scheme) {
   return {.groups = {{.targets = {*NamePattern::Parse("re:")}, .scheme = scheme}}};
 }
 
-// Reads the field under its name or an older one.
+// Reads the bits under the older name if the config has it, else under `field`, which is required.
 int32_t BitsOf(ConfigReader& reader, std::string_view field, std::string_view older) {
   return reader.RequiredInt(reader.Has(older) ? older : field, {.min = 1, .max = 64});
 }
 
-// Sets bits and group_size, which a rule of `dynamic` may override. Refuses other keys.
+// Overrides bits and group_size by a rule of `dynamic`. Ignores desc_act and sym; refuses any other
+// key.
 absl::Status OverrideScheme(const Json& object, const std::string& prefix, WeightScheme& scheme) {
   ConfigReader rule(object, "config.json", prefix);
   QUIRE_RETURN_IF_ERROR(rule.status());
@@ -46,8 +47,8 @@ absl::Status OverrideScheme(const Json& object, const std::string& prefix, Weigh
   return rule.status();
 }
 
-// Adds the rules of GPTQModel's `dynamic`: "-:REGEX" leaves modules out, "+:REGEX" or REGEX changes
-// fields.
+// Adds the rules of GPTQModel's `dynamic`. "-:REGEX" means that matching modules are not quantized.
+// "+:REGEX" or REGEX changes the scheme of matching modules.
 absl::Status ReadDynamic(ConfigReader& reader, QuantizationConfig& config) {
   const Json* dynamic = reader.Find("dynamic");
   if (dynamic == nullptr) {
@@ -107,7 +108,8 @@ absl::StatusOr<QuantizationConfig> ParseGptq(ConfigReader& reader) {
     reader.Fail("bits", absl::StrCat("must be 4 or 8 (got ", scheme.bits, ")"));
   }
   scheme.group_cols = GroupCols(reader, "group_size");
-  // Without act-order a file may lack g_idx; columns are then grouped in their order.
+  // Without act-order (desc_act), groups are consecutive columns, and a file may lack the tensor
+  // g_idx, which holds the group of each column.
   scheme.needs_group_index = reader.Bool("desc_act", false);
   reader.Bool("sym", true);
   const std::string_view field = reader.Has("checkpoint_format") ? "checkpoint_format" : "format";

@@ -1,4 +1,5 @@
-// The values of quant_method: each function reads quantization_config as one tool writes it.
+// One parser for each supported value of quant_method, and helpers that the parsers share. Each
+// parser reads quantization_config as one quantization tool writes it.
 //
 // Thread safety: free functions, safe from any thread.
 // Errors:        kInvalidArgument, reason CONFIG, "config.json: quantization_config.<field>: rule".
@@ -21,34 +22,37 @@ namespace quire {
 absl::StatusOr<QuantizationConfig> ParseCompressedTensors(ConfigReader& reader);
 absl::StatusOr<QuantizationConfig> ParseAwq(ConfigReader& reader);
 absl::StatusOr<QuantizationConfig> ParseGptq(ConfigReader& reader);
-// Methods fp8 and fbgemm_fp8.
+// For the methods fp8 and fbgemm_fp8.
 absl::StatusOr<QuantizationConfig> ParseFp8(ConfigReader& reader);
 
-// Upper bound on the regular expressions of a directory, which limits the time to find the schemes
-// of all modules. Published directories have a few.
+// Upper bound on the regular expressions in a quantization_config. It limits the time to find the
+// schemes of all modules. Published directories have a few.
 inline constexpr size_t kMaxRegexes = 64;
 
-// A published format that is not supported, and the supported one that is most like it.
+// An unsupported published format, and the supported format that is most like it.
 struct NearestFormat {
   std::string_view name;
   std::string_view nearest;
 };
 
-// Returns the rule that refuses the format. `supported`: all supported ones, if no other is near.
+// Returns the error text for an unsupported format. It names the nearest format if `others` lists
+// `name`, else all formats in `supported`.
 std::string NotSupported(std::string_view name,
                          std::span<const NearestFormat> others,
                          std::string_view supported);
 
-// Returns the patterns of a list of strings; none if the field is missing or null.
+// Parses a list of strings as patterns. Returns no patterns if the field is missing or null.
 std::vector<NamePattern> NamePatterns(ConfigReader& reader, std::string_view field);
 
-// Returns the columns that share a scale. A missing field and -1 mean whole rows: 0.
+// Returns the number of columns that share a scale. Returns 0, which means whole rows, if the field
+// is missing or -1.
 int32_t GroupCols(ConfigReader& reader, std::string_view field);
 
-// Sets the rows and columns that share a scale from a list of two sizes.
+// Sets group_rows and group_cols from a list of two sizes, [rows, columns].
 void ReadBlock(ConfigReader& reader, std::string_view field, WeightScheme& scheme);
 
-// Refuses a string other than `only`, in any case. Accepts a missing field.
+// Refuses a string other than `only`, without regard to upper and lower case. Accepts a missing
+// field.
 void RequireText(ConfigReader& reader, std::string_view field, std::string_view only);
 
 }  // namespace quire

@@ -21,15 +21,15 @@ namespace {
 
 // Range of original_max_position_embeddings.
 constexpr IntRange kOriginalPositionsRange = {.min = 1, .max = kMaxPositionsLimit};
-// Range of factors, betas and bounds of frequencies: far beyond published models.
+// Range of factors, betas and frequency bounds: far wider than in published models.
 constexpr double kLeastFactor = 1e-6;
 constexpr double kMostFactor = 1e6;
 
-// Properties of the model that the parameters refer to.
+// Fields of config.json outside the RoPE object, on which the RoPE parameters depend.
 struct RopeModel {
   int32_t positions = 0;  // max_position_embeddings
   int32_t head_dim = 0;
-  // original_max_position_embeddings beside the parameters, which wins over the field in them.
+  // original_max_position_embeddings outside the RoPE object. It overrides the field inside.
   std::optional<int32_t> original_positions;
 };
 
@@ -38,7 +38,7 @@ struct RopeType {
   RopeScalingKind kind;
 };
 
-// "mrope" numbers positions in three dimensions, which are equal in texts.
+// "mrope" gives each token three positions. For text all three are equal, so it is plain RoPE.
 constexpr std::array<RopeType, 8> kRopeTypes = {{{"default", RopeScalingKind::kNone},
                                                  {"dynamic", RopeScalingKind::kDynamic},
                                                  {"linear", RopeScalingKind::kLinear},
@@ -77,7 +77,7 @@ double RequiredNumber(ConfigReader& reader, std::string_view field, double min, 
   return value.value_or(min);
 }
 
-// Reads a list of `size` divisors.
+// Reads a list of `size` divisors of frequencies.
 std::vector<float> RequiredFactors(ConfigReader& reader, std::string_view field, int32_t size) {
   const Json* const list = reader.Find(field);
   if (list == nullptr || !list->is_array() || list->size() != static_cast<size_t>(size)) {
@@ -97,7 +97,7 @@ std::vector<float> RequiredFactors(ConfigReader& reader, std::string_view field,
   return factors;
 }
 
-// Returns `factor`, or the ratio of the lengths if the file has no factor.
+// Returns the field `factor`. If it is missing, returns model.positions / original, at least 1.
 double FactorOrRatio(ConfigReader& reader, const RopeModel& model, int32_t original) {
   return reader.Number("factor", 1.0, kMostFactor, std::max(1.0, 1.0 * model.positions / original));
 }
@@ -161,7 +161,7 @@ void ParseProportional(ConfigReader& reader, RopeConfig& rope) {
   rope.rotated_share = reader.Number("partial_rotary_factor", 0.0, 1.0, rope.rotated_share);
 }
 
-// Parses the object of rope_scaling or rope_parameters.
+// Parses the RoPE object, which is the value of rope_scaling or rope_parameters.
 absl::Status ParseRopeObject(ConfigReader& reader, const RopeModel& model, RopeConfig& rope) {
   rope.theta = reader.Number("rope_theta", 1.0, 1e12, rope.theta);
   rope.scaling = ParseRopeType(reader);
@@ -200,8 +200,9 @@ absl::Status ParseRopeObject(ConfigReader& reader, const RopeModel& model, RopeC
   return reader.status();
 }
 
-// Returns the name of the layer type whose object holds the parameters of all layers; empty if the
-// parameters are not given by layer type. Refuses layer types that differ.
+// Some files have RoPE parameters for each layer type. Returns the name of the first layer type,
+// whose parameters are used for all layers. Returns "" if `object` holds the parameters itself.
+// Refuses layer types with different parameters.
 std::string LayerTypeOf(ConfigReader& reader, std::string_view field, const Json& object) {
   std::string type;
   for (const auto& [key, value] : object.items()) {

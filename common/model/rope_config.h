@@ -1,6 +1,6 @@
-// ParseRope reads the RoPE parameters of config.json, in both spellings: rope_parameters, which
-// transformers 5 writes, or rope_scaling with rope_theta, which earlier versions write. Parameters
-// by layer type are read if they are the same for all types.
+// ParseRope reads the RoPE parameters of config.json. Transformers 5 writes them as
+// rope_parameters, earlier versions as rope_scaling with rope_theta. Parameters for each layer type
+// are accepted if they are the same for all layer types.
 //
 // Thread safety: any thread; one caller at a time for each reader.
 // Errors:        kInvalidArgument, reason CONFIG, message "config.json: field: rule".
@@ -24,15 +24,16 @@ namespace quire {
 // max_position_embeddings. REQUIRES: reader reads config.json.
 absl::StatusOr<RopeConfig> ParseRope(ConfigReader& reader, int32_t positions, int32_t head_dim);
 
-// Returns the positions that a model can serve. Published files with dynamic or yarn scaling often
-// give the positions before scaling, so the factor is applied to them.
+// Returns the number of positions that a model can serve: `positions` (max_position_embeddings), or
+// with dynamic or yarn scaling at least factor * original_max_position_embeddings. Published files
+// with such scaling often give max_position_embeddings before scaling.
 int32_t ServablePositions(const RopeConfig& rope, int32_t positions);
 
 // Returns the context length for which dynamic and longrope frequencies are computed, if a server
-// admits contexts of max_context_tokens. Equal lengths give equal frequencies, and the length of a
-// length is itself. Returns 0 for models without RoPE and for other scalings, whose frequencies do
-// not depend on the length. transformers follows each sequence's length instead, so that tokens
-// before and after a change disagree.
+// admits contexts of max_context_tokens. Equal results give equal frequencies. If n is a result,
+// RopeLength(rope, n) is n. Returns 0 without RoPE and for other scalings, whose frequencies do not
+// depend on the length. transformers instead changes the frequencies while a sequence grows, so
+// keys cached before and after a change do not match.
 int32_t RopeLength(const std::optional<RopeConfig>& rope, int32_t max_context_tokens);
 
 }  // namespace quire

@@ -14,8 +14,8 @@ namespace {
 
 struct Wrapper {
   std::string_view architecture;
-  // Type of the language model in files without text_config, whose fields config.json itself has;
-  // empty if text_config is required.
+  // Type of the language model if config.json has no text_config, but holds the fields of the
+  // language model itself. Empty: text_config is required.
   std::string_view flat_type = "";
 };
 
@@ -31,8 +31,8 @@ constexpr std::array<Wrapper, 10> kWrappers = {
      {"Qwen3VLForConditionalGeneration"},
      {"SmolVLMForConditionalGeneration"}}};
 
-// A type of language model. Its defaults differ from those of the family only if a field here is
-// not 0.
+// A model_type of language models, and the architecture that computes it. A field that is not 0
+// replaces the default of that architecture.
 struct TextType {
   std::string_view name;
   std::string_view architecture;
@@ -73,7 +73,8 @@ void SetIfMissing(Json& config, const char* field, const Json* value) {
   }
 }
 
-// Sets the fields that a file may have at the outer level only.
+// Copies to `config` (text_config) the fields that a file may have only at the outer level of
+// config.json. Keeps the fields that `config` already has.
 void TakeOuterFields(ConfigReader& reader, Json& config) {
   for (const char* field :
        {"bos_token_id", "eos_token_id", "quantization_config", "compression_config"}) {

@@ -1,6 +1,6 @@
-// FindTextTower finds the language model inside a model that also sees or hears, for example
-// LlavaForConditionalGeneration. Only models are known whose text computation is that of a served
-// family, if a prompt is text. Other wrappers are refused by name.
+// FindTextTower finds the language model inside a multimodal model (a wrapper), for example
+// LlavaForConditionalGeneration. It knows only wrappers that compute a text prompt exactly as a
+// served family does. Other wrappers are refused as unknown architectures.
 //
 // Thread safety: any thread; one caller at a time for each reader.
 // Errors:        kInvalidArgument, reason CONFIG, message "config.json: field: rule".
@@ -21,18 +21,18 @@ namespace quire {
 
 // NOLINTNEXTLINE(bugprone-exception-escape): Json's move is noexcept in effect
 struct TextTower {
-  std::string architecture;  // of the family that computes the text: "LlamaForCausalLM", ...
+  std::string architecture;  // architecture of the language model: "LlamaForCausalLM", ...
   Json config;               // config.json of the language model alone
-  std::string prefix;        // of fields in messages: "text_config.", or "" if config.json is flat
+  std::string prefix;        // precedes field names in messages: "text_config.", or "" without it
 };
 
 // Returns the architectures of wrappers, sorted.
 std::vector<std::string_view> TextTowerArchitectures();
 
-// Returns nullopt if the architecture is no wrapper. Fields that published files have at either
-// level (token ids, stored type, quantization) are taken from config.json if text_config lacks
-// them. Embeddings are tied if either level says so. REQUIRES: `json` is an object, and `reader`
-// reads it.
+// Returns nullopt if the architecture is not a known wrapper. Published files have some fields
+// (token ids, dtype, quantization) either in text_config or at the outer level: the outer field
+// counts if text_config lacks the field. Embeddings are tied if either level says so. REQUIRES:
+// `json` is an object, and `reader` reads it.
 absl::StatusOr<std::optional<TextTower>> FindTextTower(const Json& json,
                                                        const std::string& architecture,
                                                        ConfigReader& reader);

@@ -96,7 +96,7 @@ std::string SpeedOf(const ChatAnswer& answer) {
   return line;
 }
 
-// Returns `text` without trailing line ends. A pasted command may have them.
+// Returns `text` without trailing line ends, which a pasted command may have.
 std::string_view WithoutLineEnds(std::string_view text) {
   return text.substr(0, text.find_last_not_of('\n') + 1);
 }
@@ -118,8 +118,8 @@ bool IsCommand(std::string_view line) {
           std::find(kCommands.begin(), kCommands.end(), NameOf(line)) != kCommands.end());
 }
 
-// Reads lines and answers them. Ask and Command return false after a failure. Run then ends, unless
-// standard input is a terminal.
+// Reads lines, and runs each as a command or sends it as a message. Ask and Command return false
+// after a failure. Run then ends, unless standard input is a terminal.
 class Chat {
  public:
   Chat(ChatSession& session, ChatTerminal& terminal) : session_(session), terminal_(terminal) {}

@@ -30,8 +30,8 @@ size_t NumContinuations(char lead) {
   return byte >= 0xF0 ? 3 : byte >= 0xE0 ? 2 : byte >= 0xC0 ? 1 : 0;
 }
 
-// Returns the last character of a text that is not empty. A continuation byte without its lead
-// byte is a character of its own.
+// Returns the last UTF-8 character of `text`. A continuation byte without its lead byte counts as a
+// character. REQUIRES: `text` is not empty.
 std::string_view LastCharacter(std::string_view text) {
   const size_t max_continuations = std::min(kMaxContinuations, text.size() - 1);
   size_t lead = text.size() - 1;
@@ -42,9 +42,9 @@ std::string_view LastCharacter(std::string_view text) {
   return text.substr(is_whole ? lead : text.size() - 1);
 }
 
-// Returns how many columns of the terminal a character takes; nullopt for a tab, a line end, or a
-// character that the echo escapes, because only drawing the line anew can erase these. From U+3000
-// on nearly all characters (CJK, emoji) take two columns.
+// Returns how many columns of the terminal a character takes. From U+3000 on, nearly all characters
+// (CJK, emoji) take two. Returns nullopt for a tab, a line end, and a character that the echo
+// escapes: to erase such a character, the line must be drawn anew.
 std::optional<size_t> ColumnsOfCharacter(std::string_view character) {
   const auto lead = static_cast<unsigned char>(character.front());
   const bool is_c1 =
@@ -93,7 +93,7 @@ LineEditor::Event LineEditor::Control(char key) {
   } else if (key == '\t' || (is_line_end && is_pasting_)) {
     Append(is_line_end ? '\n' : key);
   } else if (is_pasting_) {
-    return Event::kNeedsKeys;  // drops a pasted control character: no key was pressed
+    return Event::kNeedsKeys;  // drops a pasted control character, because it is no key press
   } else if (is_line_end) {
     absl::StrAppend(&echo_, escaper_.End(), "\n");
     return Event::kLine;
@@ -110,8 +110,8 @@ LineEditor::Event LineEditor::Control(char key) {
   return Event::kNeedsKeys;
 }
 
-// ESC [ and ESC O begin sequences of several bytes, of which the last is '@' to '~'. The Linux
-// console's F1 to F5 are ESC [ [ and a letter. Other keys after ESC, such as Alt-x, are sequences
+// A sequence that begins with ESC [ or ESC O ends with the first byte from '@' to '~'. The Linux
+// console's F1 to F5 are ESC [ [ and a letter. Other keys after ESC, such as Alt-x, make sequences
 // of two bytes.
 void LineEditor::TakeOfSequence(char key) {
   sequence_.push_back(key);

@@ -15,7 +15,7 @@
 namespace quire {
 namespace {
 
-// Switches to the alternate screen, clears it, hides the cursor and stops wrapping of long lines.
+// Switches to the alternate screen, hides the cursor, stops line wrapping and clears the screen.
 constexpr std::string_view kEnter = "\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J";
 constexpr std::string_view kLeave = "\x1b[0m\x1b[?7h\x1b[?25h\x1b[?1049l";
 constexpr absl::Duration kSizePoll = absl::Milliseconds(100);

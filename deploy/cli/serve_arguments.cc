@@ -19,8 +19,8 @@ namespace {
 
 constexpr int32_t kMaxPort = 65535;
 
-// Flags that go to the workers alone. IsForAll names the flags that go to all programs. A flag that
-// is in no list goes to the scheduler.
+// Flags that go to the workers alone. IsForAll lists the flags that go to all programs. A flag in
+// no list goes to the scheduler alone.
 constexpr std::array<std::string_view, 17> kWorkerFlags = {"threads",
                                                            "kv-cache-memory-bytes",
                                                            "num-gpu-blocks-override",
@@ -43,7 +43,7 @@ constexpr std::array<std::string_view, 17> kWorkerFlags = {"threads",
 constexpr std::array<std::string_view, 4> kGatewayFlags = {
     "chat-template", "allow-special-tokens-in-messages", "allowed-origins", "max-connections"};
 
-// Flags that go to scheduler and gateway.
+// Flags that go to the scheduler and the gateway.
 constexpr std::array<std::string_view, 5> kFrontFlags = {
     "ssl-certfile", "ssl-keyfile", "ssl-ca-certs", "api-keys-file", "shutdown-timeout"};
 
@@ -103,7 +103,7 @@ absl::StatusOr<std::string_view> TakeField(std::string_view* text, std::string_v
   return value;
 }
 
-// Returns true for a flag that serve gives to a program under another name.
+// Returns true for a flag that `quire serve` passes to a program under another name.
 bool IsRenamed(std::string_view name) {
   return name == "http-host" || name == "http-port" || name == "worker-http-host";
 }
@@ -124,8 +124,8 @@ std::string ValueOf(const std::vector<std::string>& words) {
   return equals != std::string::npos ? words.front().substr(equals + 1) : words.back();
 }
 
-// Returns the value of --tensor-parallel-size. Checks only the range, because the scheduler and the
-// workers check whether the model can be split over so many workers.
+// Returns the value of --tensor-parallel-size. Checks only the range: the scheduler and the workers
+// check whether the model can be split over this number of workers.
 absl::StatusOr<int32_t> SizeOf(const std::vector<std::string>& words) {
   int32_t size = 0;
   if (!absl::SimpleAtoi(ValueOf(words), &size) || size < 1 || size > kMaxRanks) {
@@ -168,14 +168,14 @@ class SwapFlags {
   bool has_space_ = true;
 };
 
-// Refuses an address that other machines could reach without encryption, and an address in
-// brackets. The programs check this too, but their errors name their own flags, not those of `quire
+// Refuses a host that other machines could reach without encryption, and a host in brackets. The
+// programs check this too, but their errors name their own flags instead of the flags of `quire
 // serve`.
 class ReachFlags {
  public:
   void See(std::string_view name, const std::vector<std::string>& words) {
     has_tls_ |= name == "ssl-certfile";
-    // --allow-insecure-bind=false counts as allowed here, and the programs then refuse the address.
+    // --allow-insecure-bind=false counts as allowed here. The programs then refuse the address.
     is_allowed_ |= name == "allow-insecure-bind";
     for (auto& [host_name, host] : hosts_) {
       if (host_name == name && HasValue(words)) {
@@ -223,7 +223,7 @@ void Append(const std::vector<std::string>& words, std::vector<std::string>& to)
   to.insert(to.end(), words.begin(), words.end());
 }
 
-// Gives each flag to the programs that take it.
+// Distributes the flags of `quire serve` among the programs that take them.
 class Division {
  public:
   // words: the flag, and its value if the value is a separate word.
@@ -296,7 +296,7 @@ class Division {
   ReachFlags reach_flags_;
   bool has_model_ = false;
   bool has_admin_address_ = false;
-  std::vector<std::string> admin_keys_;  // the flag --admin-api-keys-file
+  std::vector<std::string> admin_keys_;  // the words of --admin-api-keys-file
 };
 
 }  // namespace

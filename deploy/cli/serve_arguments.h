@@ -20,10 +20,10 @@ namespace quire {
 struct ServeArguments {
   std::vector<std::string> gateway;
   std::vector<std::string> scheduler;
-  std::vector<std::string> worker;  // flags of each worker
+  std::vector<std::string> worker;  // every worker gets these flags
   int32_t tensor_parallel_size = 1;
   std::string log_format;  // value of --log-format, also for `quire serve` itself; empty: not given
-  // HTTP port of rank 0; rank r has this port plus r. 0: each rank has any free port. nullopt:
+  // HTTP port of rank 0; rank r gets this port plus r. 0: each rank gets any free port. nullopt:
   // workers have no HTTP port.
   std::optional<int32_t> worker_http_port;
 };
@@ -32,7 +32,7 @@ struct ServeArguments {
 //   - `quire serve` itself: --tensor-parallel-size (or -tp), --worker-http-port
 //   - all programs: --model, --log-format, --allow-insecure-bind
 //   - scheduler and gateway: TLS files, API keys, --shutdown-timeout
-//   - workers alone, gateway alone: the flags that only such a program has
+//   - workers alone, gateway alone: flags that no other program has
 //   - gateway, renamed: --http-host and --http-port become --host and --port
 //   - workers, renamed: --worker-http-host becomes --http-host
 //   - gateway, and scheduler if --admin-address is given: --admin-api-keys-file
@@ -42,7 +42,8 @@ struct ServeArguments {
 //   - no model is named, an argument is not a flag, or a renamed flag has no value;
 //   - a flag is given that only `quire serve` itself may set;
 //   - a host is in brackets, or other machines could reach it without encryption;
-//   - --tensor-parallel-size is not from 1 to 8, or a rank's port would be above 65535.
+//   - --tensor-parallel-size is not from 1 to 8, or a rank's HTTP port is not from 0 to 65535;
+//   - --preemption-mode=swap is given with --swap-space=0.
 absl::StatusOr<ServeArguments> SplitServeArguments(const std::vector<std::string>& args);
 
 // A scheduler's addresses, and the flags that give the scheduler's next start the same addresses.
@@ -55,7 +56,7 @@ struct SchedulerAddresses {
 // A worker's HTTP port.
 struct WorkerHttp {
   std::string address;  // HOST:PORT
-  std::string flag;     // gives the rank's next process the same port
+  std::string flag;     // "--http-port=PORT", so that the rank's next process has the same port
 };
 // Reads "quire_worker: listens listen=ADDRESS http=HOST:PORT". Returns nullopt for other lines.
 std::optional<WorkerHttp> ParseWorkerHttp(std::string_view line);
@@ -65,7 +66,7 @@ struct GatewayAddresses {
   std::string api;              // HOST:PORT
   std::optional<Address> http;  // nullopt: no port for metrics and health
   std::vector<std::string> flags;
-  bool is_ready = false;  // the line says that clients are served
+  bool is_ready = false;  // true: the line says "ready", so clients are served
 };
 // Reads "quire_gateway: listens api=HOST:PORT[ http=HOST:PORT]", or the same with "ready". Returns
 // nullopt for other lines.

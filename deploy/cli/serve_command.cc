@@ -56,8 +56,8 @@ Flags of the scheduler:
 
 )";
 
-// Makes and owns a private folder for the workers' sockets. If the folder disappears, the
-// supervisor makes it again.
+// Makes a private folder for the sockets of scheduler and workers, and removes it at the end. If
+// the folder disappears meanwhile, the supervisor makes it again.
 class SocketFolder {
  public:
   SocketFolder() {
@@ -148,8 +148,8 @@ std::vector<Supervisor::Worker> Workers(const ServeArguments& arguments,
 int RunServe(const std::vector<std::string>& args) {
   OpenStandardStreams();
   RaiseFileLimit();
-  // Otherwise gRPC itself would write its log to standard error. Such a write may wait for a slow
-  // reader, and would then delay restarts.
+  // Without this call gRPC writes its log to standard error itself. Such a write waits for a slow
+  // reader, which would delay restarts.
   SendGrpcLogToOurs();
   const std::string folder = ProgramFolder();
   if (std::find(args.begin(), args.end(), "--help") != args.end()) {
@@ -160,7 +160,7 @@ int RunServe(const std::vector<std::string>& args) {
     std::fprintf(stderr, "quire: %s\n", OneLine(ToStd(split.status().message())).c_str());
     return kExitUsage;
   }
-  // Scheduler and worker refuse formats other than text and json, so `quire serve` does not check.
+  // The programs refuse formats other than text and json, so `quire serve` does not check this.
   if (split->log_format == "json") {
     SetLogFormat(LogFormat::kJson);
   }

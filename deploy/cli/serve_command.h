@@ -1,8 +1,8 @@
 // `quire serve --model MODEL [flags]`: runs a gateway, a scheduler and its workers as child
 // processes.
 //
-// When the server is ready for the first time, prints on standard output the address of each worker
-// that has an HTTP port ("quire: worker 0 http=HOST:PORT"), and then:
+// When the server is ready for the first time, `quire serve` prints to standard output the HTTP
+// address of each worker that has one ("quire: worker 0 http=HOST:PORT"), and then:
 //   quire: ready grpc=HOST:PORT http=HOST:PORT
 // SIGINT, SIGTERM and SIGHUP let the scheduler finish accepted requests, then stop the workers. A
 // second SIGINT or SIGTERM, at least a second later, ends these requests. A program that dies or

@@ -77,8 +77,8 @@ int Supervisor::Run() {
   return *exit_code_;
 }
 
-// Makes the folder of the sockets again if a cleaner of /tmp has removed it. Without the folder
-// neither scheduler nor workers can listen.
+// Makes the folder of the sockets again, in case a cleaner of /tmp has removed it. Without this
+// folder neither the scheduler nor the workers can listen.
 void Supervisor::MakeSocketFolder() const {
   if (!workers_.empty() && workers_.front()->address.is_unix()) {
     const auto folder = std::filesystem::path(workers_.front()->address.unix_path).parent_path();
@@ -169,7 +169,7 @@ void Supervisor::OnListens(std::string_view addresses) {
 }
 
 // Called when the scheduler refuses a worker. If the server was never ready, the refusal ends the
-// supervisor. If the server was ready before, a restart of either program may help.
+// supervisor. Otherwise it is only logged, because a restart of the scheduler or worker may help.
 void Supervisor::OnRefusal(std::string_view refusal) {
   if (!was_ready_) {
     Say(refusal);
@@ -187,7 +187,7 @@ void Supervisor::OnSchedulerEnd(int wait_status) {
   const bool is_hopeless =
       EndsServer(wait_status) || (code == EXIT_FAILURE && !scheduler_address_.has_value());
   if (is_stopping_) {
-    // A SIGTERM that comes before the scheduler has installed its handler kills the scheduler. This
+    // If SIGTERM arrives before the scheduler has blocked this signal, it kills the scheduler. This
     // counts as success.
     const bool is_early = WIFSIGNALED(wait_status) && WTERMSIG(wait_status) == SIGTERM;
     exit_code_ = is_early ? EXIT_SUCCESS : code;
@@ -202,10 +202,10 @@ void Supervisor::OnSchedulerEnd(int wait_status) {
   }
 }
 
-// Sets --standby for the scheduler's next start. A scheduler that had the workers must take them
-// again at once: a standby would wait until the workers believe that their scheduler died. A
-// scheduler that was a standby becomes one again, because another scheduler has the workers. A
-// scheduler that was killed for giving no sign of life becomes a standby too (OnSchedulerEnd).
+// Sets --standby for the scheduler's next start. false: the scheduler had the workers, and takes
+// them again at once; as a standby it would wait until the workers count their scheduler as dead.
+// true: another scheduler has the workers, or may have taken them while this one was silent
+// (OnSchedulerEnd).
 void Supervisor::SetStandby(bool stands_by) {
   if (std::exchange(stands_by_, stands_by) != stands_by) {
     scheduler_.AddArguments({absl::StrCat("--standby=", stands_by ? "true" : "false")});
@@ -231,8 +231,8 @@ void Supervisor::TendGateway(Instant now) {
   }
 }
 
-// Starts the other ranks only after rank 0 has accepted its flags and listened. All ranks share
-// these flags, so a bad flag is reported once.
+// Starts the other ranks only after the first report of rank 0, which then has accepted its flags.
+// All ranks share these flags, so a bad flag is reported only once.
 void Supervisor::TendWorkers(Instant now) {
   for (const auto& worker : workers_) {
     if (worker == workers_.front() || workers_.front()->was_heard) {
@@ -329,8 +329,8 @@ bool Supervisor::EndsServer(int wait_status) const {
   return !was_ready_ && IsHopeless(wait_status);
 }
 
-// Sleeps until a signal or a line of the scheduler's output arrives, but at most kMaxSleepMillis,
-// because poll(2) here watches neither the workers' reports nor the answers to the probe.
+// Sleeps until a signal or output of the scheduler arrives, but at most kMaxSleepMillis, because
+// this poll(2) does not watch the workers' reports and the answers to the probe.
 void Supervisor::Wait() {
   ChildProcess* scheduler = scheduler_.process();
   const int output_fd = scheduler == nullptr ? -1 : scheduler->output_fd();
@@ -345,9 +345,9 @@ void Supervisor::ReadSignals() {
     if (info.ssi_signo == SIGCHLD) {
       continue;
     }
-    // A second signal is passed to the scheduler too. If it comes at least a second after the
-    // first, the scheduler no longer waits for running requests. SIGHUP as a second signal is not
-    // passed on: a user who closes the terminal after Ctrl-C does not ask to end streams.
+    // The scheduler gets a second signal too. If this signal comes at least a second after the
+    // first, the scheduler ends running requests. A second signal that is SIGHUP is dropped:
+    // closing the terminal after Ctrl-C is no request to end streams.
     if (std::exchange(is_stopping_, true) && info.ssi_signo == SIGHUP) {
       continue;
     }
@@ -364,8 +364,8 @@ void Supervisor::ReadSignals() {
   }
 }
 
-// Asks the workers to stop, and waits until they and the gateway have ended, but at most kStopNs.
-// Programs that still run then are killed by the destructor of ChildProcess.
+// Asks the workers and the gateway to stop, and waits at most kStopNs until they have ended. The
+// destructor of ChildProcess kills programs that still run after that.
 void Supervisor::StopWorkers() {
   bool is_running = true;
   if (ChildProcess* gateway = gateway_.child().process(); gateway != nullptr) {

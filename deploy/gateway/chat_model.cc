@@ -22,8 +22,9 @@ namespace {
 constexpr char kDefaultName[] = "default";
 constexpr char kToolUse[] = "tool_use";
 
-// Marks the place where the last message's content ends, as in transformers. The blank at the tag's
-// end shows whether the template trims the content.
+// Appended to the last message's content, so that the end of the content can be found in the
+// rendered prompt, as in transformers. If the template trims contents, the tag's final blank is
+// missing there.
 constexpr std::string_view kFinalMessageTag = "CONTINUE_FINAL_MESSAGE_TAG ";
 
 absl::Status NoTag() {
@@ -47,8 +48,8 @@ bool AddTag(OrderedJson& variables) {
   return has_text_part;
 }
 
-// Cuts the prompt where the tag begins. If the tag's blank is missing, the template trims contents,
-// so the white space before the tag is cut too.
+// Cuts the prompt where the tag begins. If the tag's final blank is missing, the template trims
+// contents, so white space before the tag is cut too.
 absl::Status CutAtTag(RenderedPrompt& prompt) {
   const std::string_view tag = kFinalMessageTag;
   const size_t place = prompt.text.rfind(tag.substr(0, tag.size() - 1));
@@ -91,7 +92,7 @@ absl::Status ReadError(const absl::Status& status, std::string_view file) {
 absl::StatusOr<std::unique_ptr<ChatModel>> ChatModel::Load(const Source& source) {
   std::unique_ptr<ChatModel> model(new ChatModel());
   model->allows_special_tokens_ = source.allows_special_tokens;
-  // Refuses a folder without config.json, because it is probably no model. The file is not read.
+  // A folder without config.json is probably no model, so it is refused. The file is not read here.
   if (!IsGgufPath(source.model_path)) {
     if (const auto config = ResolveModelFile(source.model_path, "config.json"); !config.ok()) {
       return ReadError(config.status(), source.model_path + "/config.json");
@@ -118,7 +119,8 @@ absl::StatusOr<std::unique_ptr<ChatModel>> ChatModel::Load(const Source& source)
   return model;
 }
 
-// A chat with tools takes the template "tool_use" if the model has one, as in transformers.
+// Returns the template "tool_use" for a chat with tools if the model has this template, as in
+// transformers. Otherwise returns the template "default".
 absl::StatusOr<const ChatTemplate*> ChatModel::Find(const OrderedJson& variables) const {
   auto found = templates_.end();
   if (const auto tools = variables.find("tools"); tools != variables.end() && !tools->is_null()) {

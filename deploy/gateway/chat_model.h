@@ -1,6 +1,6 @@
-// ChatModel is the model's text side: its tokenizer, and the chat templates that turn messages into
-// a prompt. Text that clients write in a chat stays text, because names of special tokens count
-// only where the template wrote them. So a message cannot forge the turns of the chat.
+// ChatModel holds the model's tokenizer, and the chat templates that turn messages into a prompt.
+// In a rendered chat, the name of a special token becomes that token only where the template wrote
+// it. In a client's message it stays plain text, so a message cannot forge turns of the chat.
 //
 // Thread safety: immutable after Load; any number of threads may use it at once.
 // Errors:        those of ChatTemplate::Render; those of Tokenizer::Encode; kInvalidArgument
@@ -27,21 +27,21 @@
 
 namespace quire {
 
-inline constexpr size_t kMaxPromptBytes = 1 << 20;  // the scheduler's own bound on a text
+inline constexpr size_t kMaxPromptBytes = 1 << 20;  // the same bound as in the scheduler
 
 class ChatModel {
  public:
   struct Source {
     std::string model_path;              // a directory or a GGUF file
     std::string template_file;           // empty: the model's own templates
-    bool allows_special_tokens = false;  // true: text of clients may name special tokens
+    bool allows_special_tokens = false;  // true: clients' messages may name special tokens
   };
 
-  // Also loads a model without a tokenizer or without chat templates; functions that need the
-  // missing part then fail. Logs a template of the model that cannot be parsed; chats that need
-  // this template are refused. Errors: those of ResolveModelFile for
-  // config.json; those of LoadChatTemplates; those of Tokenizer::LoadOfModel; kInvalidArgument
-  // TEMPLATE_SYNTAX if template_file cannot be parsed.
+  // Also loads a model without tokenizer or chat templates; functions that need the missing part
+  // then fail. If a template of the model cannot be parsed, logs a warning, and chats that need
+  // this template are refused. Errors: those of ResolveModelFile for config.json; those of
+  // LoadChatTemplates; those of Tokenizer::LoadOfModel; kInvalidArgument TEMPLATE_SYNTAX if
+  // template_file cannot be parsed.
   static absl::StatusOr<std::unique_ptr<ChatModel>> Load(const Source& source);
 
   // Returns the prompt of a chat. Cost: bounded by TemplateLimits.
@@ -55,7 +55,7 @@ class ChatModel {
                                               bool add_special_tokens,
                                               bool parse_special) const;
 
-  // Returns the form of message contents that the default template reads.
+  // Returns the form in which the default template reads message contents: a string, or parts.
   ContentFormat content_format() const { return content_format_; }
 
   absl::StatusOr<const Tokenizer*> tokenizer() const;

@@ -30,7 +30,7 @@ constexpr std::string_view kSpecialTokens[] = {
 constexpr char kAdditional[] = "additional_special_tokens";
 constexpr std::string_view kGgufTemplateKey = "tokenizer.chat_template";
 
-// Returns nullopt if the folder has no such file.
+// Returns the path of a file in the model folder, or nullopt if the folder has no such file.
 absl::StatusOr<std::optional<std::string>> FindFile(const std::string& model_dir,
                                                     const std::string& name) {
   absl::StatusOr<std::string> path = ResolveModelFile(model_dir, name);
@@ -45,7 +45,7 @@ absl::StatusOr<std::optional<std::string>> FindFile(const std::string& model_dir
   return std::optional<std::string>(*std::move(path));
 }
 
-// Returns an empty object if the folder has no such file.
+// Reads a JSON file of the model folder. Returns an empty object if the folder has no such file.
 absl::StatusOr<Json> ReadConfig(const std::string& model_dir, const std::string& name) {
   QUIRE_ASSIGN_OR_RETURN(const auto path, FindFile(model_dir, name));
   if (!path.has_value()) {
@@ -55,7 +55,8 @@ absl::StatusOr<Json> ReadConfig(const std::string& model_dir, const std::string&
   return config.is_object() ? std::move(config) : Json::object();
 }
 
-// Reads a token: a text, or an added token {"content": text, ...}.
+// Returns the text of a token, which is a string or an object {"content": TEXT, ...}. Returns
+// nullopt for any other value.
 std::optional<std::string> TokenOf(const Json& value) {
   if (value.is_string()) {
     return value.get<std::string>();
@@ -105,7 +106,7 @@ absl::Status AddNamedTemplates(const Json& list, ChatTemplates& templates) {
   return absl::OkStatus();
 }
 
-// Reads additional_chat_templates/*.jinja.
+// Adds each additional_chat_templates/NAME.jinja as the template NAME.
 absl::Status AddTemplateFiles(const std::string& model_dir, ChatTemplates& templates) {
   const std::string folder = "additional_chat_templates";
   std::error_code error;
@@ -127,7 +128,7 @@ absl::Status AddTemplateFiles(const std::string& model_dir, ChatTemplates& templ
   return absl::OkStatus();
 }
 
-// Reads the texts of the special tokens that a vocabulary has.
+// Adds the text of each special token that the GGUF vocabulary has.
 absl::Status AddSpecialTokens(const GgufMetadata& metadata, OrderedJson& tokens) {
   QUIRE_ASSIGN_OR_RETURN(const GgufSpecialTokens special, ReadGgufSpecialTokens(metadata));
   QUIRE_ASSIGN_OR_RETURN(const std::vector<std::string_view> texts,
@@ -150,7 +151,7 @@ absl::Status AddSpecialTokens(const GgufMetadata& metadata, OrderedJson& tokens)
   return absl::OkStatus();
 }
 
-// Adds the template in the key, unless there is no such key.
+// Adds the template that `key` holds, under `name`. Does nothing if the key is missing.
 absl::Status AddTemplate(const GgufMetadata& metadata,
                          std::string_view key,
                          const std::string& name,

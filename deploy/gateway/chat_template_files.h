@@ -1,5 +1,5 @@
-// LoadChatTemplates finds a model's chat templates and the special tokens that the templates name,
-// where Hugging Face transformers finds them, or in the metadata of a GGUF file.
+// LoadChatTemplates reads a model's chat templates, and the special tokens that templates may name.
+// It looks in the same files as Hugging Face transformers, or in the metadata of a GGUF file.
 //
 // Thread safety: a free function, safe from any thread.
 // Errors:        those of ResolveModelFile, except kNotFound; those of ParseJsonFile; those of
@@ -18,9 +18,10 @@
 namespace quire {
 
 struct ChatTemplates {
-  // Templates by name; "default" if the model has one. Empty: the model has no chat template.
+  // Texts of the templates by name; the main template is "default". Empty: the model has no
+  // template.
   std::map<std::string, std::string> sources;
-  // Variables of every rendering: bos_token, eos_token, ..., additional_special_tokens.
+  // Variables for each rendering: bos_token, eos_token, ..., additional_special_tokens.
   OrderedJson special_tokens = OrderedJson::object();
 };
 

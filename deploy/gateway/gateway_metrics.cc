@@ -26,7 +26,7 @@ void GatewayMetrics::OnEvent(const HttpEvent& event) {
         .Observe(SecondsOf(event.elapsed_ns));
     return;
   }
-  // An answer that was cut before its end counts as 499, as in nginx.
+  // A response that ended early, for example because the client left, counts as 499, as in nginx.
   const std::string status = event.was_cut ? "499" : absl::StrCat(event.status_code);
   registry_.Counter(metric::kGatewayRequestsTotal, {{"route", route}, {"status", status}})
       .Increment();

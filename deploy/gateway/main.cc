@@ -33,7 +33,7 @@ constexpr quire::Instant kSameSignalNs = quire::kNanosPerSecond;
 // Time to send the last bytes of requests that Drain has ended.
 constexpr quire::Instant kFlushNs = quire::kNanosPerSecond;
 
-// Prints where this process listens, for the process that started it.
+// Prints the addresses of this process. The process that started it reads this line.
 void SayWhere(const char* what, const quire::GatewayServer& server) {
   const std::string pages = server.pages_address();
   quire::StandardOutput().Write(absl::StrCat(
@@ -57,8 +57,8 @@ int RunUntilSignal(const quire::GatewayServer& server, const sigset_t& signals) 
   }
 }
 
-// Lets running requests finish for at most `timeout`, or until another signal; a repeat of `first`
-// within kSameSignalNs is ignored. Then ends the requests that still run.
+// Lets running requests finish until `timeout` has passed or another signal arrives, then ends
+// them. Ignores a repeat of the signal `first` within kSameSignalNs.
 void Drain(quire::GatewayServer& server,
            const sigset_t& signals,
            int first,
@@ -90,7 +90,7 @@ int main(int argc, char** argv) {
   const sigset_t signals = quire::PrepareSignals();
   quire::RaiseFileLimit();
   quire::ConfigureMalloc();
-  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);  // as quire_scheduler
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);  // see scheduler/main.cc
   quire::SendGrpcLogToOurs();
   const auto positional = quire::ParseCommandLineOrExit(
       argc,

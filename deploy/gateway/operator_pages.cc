@@ -13,12 +13,12 @@ namespace {
 
 constexpr int64_t kFetchTimeoutNs = 5 * kNanosPerSecond;
 constexpr size_t kMaxPageBytes = 64 << 20;
-// Bounds the requests that wait for a large page, because each gets a copy of the page.
+// Upper bound on the requests that wait for a large page, because each gets a copy of the page.
 constexpr size_t kFew = 32;
 constexpr size_t kAny = std::numeric_limits<size_t>::max();
 
 constexpr char kMetricsPath[] = "/metrics";
-constexpr char kNativeMetricsPath[] = "/metrics/native";  // has only Quire's own names
+constexpr char kNativeMetricsPath[] = "/metrics/native";  // only metrics with Quire's own names
 
 struct Page {
   const char* path;
@@ -65,8 +65,8 @@ std::vector<HttpRoute> OperatorPages::Routes() {
       }
       Ask(page.path, page.max_waiting, std::move(responder));
     };
-    // is_open, so that the HTTP server does not check the API's keys. Refusal() checks the
-    // operators' keys.
+    // is_open: the HTTP server does not check clients' keys on this route. The handler checks
+    // operators' keys instead (Refusal).
     routes.push_back(
         {.method = "GET", .path = page.path, .handler = std::move(handler), .is_open = true});
   }
@@ -122,7 +122,7 @@ HttpResponse OperatorPages::Fetch(const std::string& path) {
   HttpResponse response = {.status_code = page->status_code,
                            .body = std::move(page->body),
                            .content_type = std::move(page->content_type)};
-  // Passes on only this header. All others are about the connection to the scheduler.
+  // Passes on only this header, because all others are about the connection to the scheduler.
   for (auto& [name, value] : page->headers) {
     if (name == "Content-Security-Policy") {
       response.headers.emplace_back(name, std::move(value));

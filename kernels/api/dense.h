@@ -2,7 +2,8 @@
 //
 // Activations are rows of the backend's activation type (KernelBackend::activation_dtype: fp32 on
 // the host), contiguous unless a stride is given. The residual, norm weights and logits are always
-// fp32. Every output row depends on its own input row alone, bit for bit, whatever num_tokens is.
+// fp32. On a CPU, and on a GPU with batch_invariant, an output row has the same bits for the same
+// input row, whatever num_tokens and the other rows are.
 //
 // Thread safety: value types; they own nothing.
 #ifndef QUIRE_KERNELS_API_DENSE_H_
@@ -25,24 +26,24 @@ class RowReader;
 
 // A matrix in row-major order, as in a model file. Owns nothing.
 struct MatrixView {
-  const void* data = nullptr;  // [rows], RowBytes each; no alignment is promised
+  const void* data = nullptr;  // rows of RowBytes bytes each, not necessarily aligned
   WeightFormat format = WeightFormat::kF32;
   int64_t rows = 0;
   int64_t cols = 0;
-  // Weights before the first column in the first weight block of each row, since a rank's columns
-  // may begin inside a block. Less than the weights of a block.
+  // Number of weights before column 0 in each row's first weight block. Not 0 if a rank's columns
+  // begin inside a block. Less than block_weights.
   int32_t skipped_cols = 0;
 };
 
-// Returns the bytes of a row: those of all blocks that hold a weight of the row's columns.
+// Returns the bytes of a row: whole weight blocks, also if its columns begin or end inside one.
 constexpr int64_t RowBytes(const MatrixView& matrix) {
   const WeightFormatInfo& info = InfoOf(matrix.format);
   return DivCeil(matrix.skipped_cols + matrix.cols, info.block_weights) * info.block_bytes;
 }
 
-// Number of segments of a sum in a row-parallel layer (attention output, MLP down), whose input
-// dimension is split over ranks. With 1, 2, 4 or 8 ranks, each rank adds up its own segments as a
-// binary tree. AllReduce then completes the tree over all eight segments.
+// A row-parallel layer (attention output, MLP down) splits its input dimension over ranks. Each of
+// its sums is cut into this many segments. With 1, 2, 4 or 8 ranks, each rank adds up its own
+// segments as a binary tree. AllReduce then completes the tree over all eight segments.
 inline constexpr int64_t kTreeSegments = 8;
 
 // Weights of y = x W^T + bias. W is made of one or several parts with the same number of columns
@@ -50,15 +51,15 @@ inline constexpr int64_t kTreeSegments = 8;
 struct LinearSource {
   std::span<const MatrixView> parts;
   std::span<const float> bias;  // [rows of all parts], or empty
-  // 1, 2, 4 or 8. The input dimension is cut into this number of segments, which are equal, or
-  // whole groups of quantized weights (CpuQuantizedLinear). Each segment is summed in one
+  // 1, 2, 4 or 8. The CPU backend cuts the input dimension into this many equal segments; segments
+  // of quantized weights begin at whole groups (CpuQuantizedLinear). Each segment is summed in one
   // accumulator, in ascending order of the inputs. The segments' sums are added as a balanced
-  // binary tree, ((0+1)+(2+3))+((4+5)+(6+7)).
+  // binary tree, ((0+1)+(2+3))+((4+5)+(6+7)). Other backends choose their own order of sums.
   int64_t num_segments = 1;
-  // Whether a backend that quantizes weights may store this layer's weights in fewer bits. If
-  // false, the weights keep their type.
+  // Whether a backend that quantizes weights may store this layer in its smallest type. If false,
+  // a GPU keeps the activations' type, and a CPU rounds to Q8_0 (CpuQuantization).
   bool is_quantizable = false;
-  // If not null, the parts have no data: each row of a part is read once, through the reader.
+  // If not null, the parts have no data, and PackLinear reads each row once, through this reader.
   const RowReader* reader = nullptr;
 };
 
@@ -84,15 +85,15 @@ struct LinearParams {
 struct EmbeddingParams {
   int64_t num_tokens = 0;
   const TokenId* token_ids = nullptr;  // [num_tokens]
-  // [rows, width], of any format in main memory, of F32, F16 or BF16 on a device.
+  // [rows, width]. In main memory of any format, on a device F32, F16 or BF16.
   // REQUIRES: skipped_cols is 0.
   MatrixView table = {};
-  // If `table` has no data, the token table's rows are read from this packed matrix. Else the
-  // packed matrix is ignored. REQUIRES: `table` has data if KernelBackend::packs_while_reading
+  // If `table` has no data, Embed reads the token table's rows from this packed matrix. Otherwise
+  // the packed matrix is ignored. REQUIRES: `table` has data if KernelBackend::packs_while_reading
   // returns false.
   const PackedLinear* packed_table = nullptr;
-  // The token of the table's first row. With several ranks, each rank's table has the rows of some
-  // tokens only; the rank writes zeros for the other tokens.
+  // The token of the table's first row. With several ranks, each rank's table has only the rows of
+  // some tokens. For other tokens the rank uses a row of zeros.
   TokenId first_token = 0;
   // Learned positions (OPT). The row with index positions[i] + position_offset of this table is
   // added to the row of token i. If position_table.data is null, the model has no such table.
@@ -115,7 +116,7 @@ struct NormParams {
   const float* bias = nullptr;    // [width], kLayerNorm only; null: none
   float eps = 1e-5F;
   void* out = nullptr;       // [num_tokens, width], activations
-  float* out_f32 = nullptr;  // [num_tokens, width], the result in fp32 too; null: not wanted
+  float* out_f32 = nullptr;  // [num_tokens, width], a copy of the result in fp32; null: no copy
 };
 
 // If gated, out[i] = act(in[i]) * in[i + width], and a row of `in` has 2 * width columns (gate,
@@ -129,8 +130,8 @@ struct ActivationParams {
   void* out = nullptr;       // [num_tokens, width], activations
 };
 
-// y = out(act(in(x))), the MLP of a layer, with the same bits as calls of Linear, Activate and
-// Linear.
+// The MLP of a layer: y = out(activation(in(x))). Gives the same bits as calls of Linear, Activate
+// and Linear.
 struct MlpParams {
   ActivationKind activation = ActivationKind::kSilu;
   bool gated = true;

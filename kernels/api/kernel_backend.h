@@ -1,9 +1,8 @@
 // KernelBackend is the set of operations that a model calls, and the memory that these operations
 // use. CPU, GPU and reference backends implement the same class.
 //
-// Every pointer in an operation's parameters points to memory from Allocate, BeginStep or
-// PackLinear, unless the pointer's comment says that it points to host memory. A HostBackend takes
-// any pointer.
+// Pointers in an operation's parameters point to memory from Allocate, AllocateWindows, BeginStep
+// or PackLinear, except pointers whose comment says host memory. A HostBackend takes any pointer.
 //
 // Thread safety: one caller at a time (the executor thread), unless a function's comment allows any
 //                thread. Operations take effect in the order of their calls. Sample returns only
@@ -49,21 +48,21 @@ class KernelBackend {
  public:
   virtual ~KernelBackend() = default;
 
-  // On a CPU, returns "cpu-amx", "cpu-avx512", "cpu-avx512bf16", "cpu-avx2", "cpu-portable" or
-  // "reference". The name is part of the determinism fingerprint: backends with the same name give
-  // the same bits. Any thread.
+  // On a CPU, returns "cpu-amx", "cpu-avx512", "cpu-avx512bf16", "cpu-avx2" or "cpu-portable", with
+  // "-f32" appended for InputType::kF32, or "reference". Workers report the name as determinism
+  // fingerprint: backends with the same name give the same bits. Any thread.
   virtual std::string name() const = 0;
 
   // Binds the calling thread to the backend's device. Must be the first call of each thread, except
   // the thread that made the backend.
   virtual void BindThread() = 0;
 
-  // Sets the model and this rank's share of it. Must be called before the next four functions,
-  // PackLinear, BeginStep and all operations. Errors: kFailedPrecondition, reason DEVICE, naming
-  // the feature that has no kernel.
+  // Sets the model and this rank's share of the model. Must be called before LayoutFor,
+  // CanStoreKvAs, activation_dtype, adds_bias_to_sums, PackLinear, BeginStep and all operations.
+  // Errors: kFailedPrecondition, reason DEVICE; the message names the feature that has no kernel.
   virtual absl::Status PrepareFor(const ModelConfig& config, const RankShare& share) = 0;
 
-  // After PrepareFor has returned, any thread may call the next four functions.
+  // Once PrepareFor has returned, any thread may call these four functions.
   virtual KvCacheLayout LayoutFor(const KvCacheSpec& spec) const = 0;
   virtual bool CanStoreKvAs(DType dtype) const = 0;
   // The type that linear layers read and write.
@@ -72,8 +71,8 @@ class KernelBackend {
   // own product, before AllReduce.
   virtual bool adds_bias_to_sums() const = 0;
 
-  // Returns how many tokens a step needs for matrix products to run at full speed. The default is
-  // an assumption for backends without a measurement, such as GPUs. Any thread.
+  // Returns how many tokens a step needs so that matrix products run at full speed. The default is
+  // a guess for backends that were not measured, such as GPUs. Any thread.
   virtual int32_t full_step_tokens() const { return 256; }
 
   // Returns the sizes of the device's memory, or nullopt if the backend computes in main memory.
@@ -88,8 +87,8 @@ class KernelBackend {
   // Returns how many places (parts of windows, one block each) can have a mapped block at the same
   // time, for windows of any shape; nullopt: no bound. Any thread.
   virtual std::optional<int64_t> max_window_places() const { return std::nullopt; }
-  // Returns a KV pool, and windows into which its blocks can be mapped (window_memory.h). Errors:
-  // kResourceExhausted, reason MEMORY. REQUIRES: window_page_bytes() > 0 and divides
+  // Returns a KV pool, and windows into which the pool's blocks can be mapped (window_memory.h).
+  // Errors: kResourceExhausted, reason MEMORY. REQUIRES: window_page_bytes() > 0 and divides
   // shape.block_bytes.
   virtual absl::StatusOr<std::unique_ptr<WindowMemory>> AllocateWindows(
       const WindowShape& /*shape*/) {
@@ -126,13 +125,13 @@ class KernelBackend {
   virtual absl::StatusOr<std::unique_ptr<PackedLinear>> PackLinear(const LinearSource& source) = 0;
 
   // Allocates all memory that operations and transfers of inputs need in steps within these bounds,
-  // so that no such step allocates. Keeps memory that is large enough. A step beyond the bounds
-  // still runs, but allocates memory. If a GPU has too little memory left, the process ends.
+  // so that no such step allocates. Keeps earlier allocations that are large enough. A step beyond
+  // the bounds still runs, but allocates; if a GPU then lacks memory, the process ends.
   // Errors: kResourceExhausted, reason MEMORY. REQUIRES: weights are packed.
   virtual absl::Status ReserveForSteps(const StepBounds& /*bounds*/) { return absl::OkStatus(); }
 
-  // Upper bound on the device memory that recorded steps take (RunStep). It comes on top of the
-  // memory that the functions above allocate.
+  // Upper bound on the device memory of recorded steps (RunStep). This memory comes on top of what
+  // the functions above allocate.
   virtual int64_t max_record_bytes() const { return 0; }
   // Returns the batch sizes (numbers of sequences) for which the backend wants to record steps
   // before the first step of an epoch. Each of these steps must run twice, with padding rows only,
@@ -140,8 +139,9 @@ class KernelBackend {
   virtual std::vector<int32_t> BatchesToRecord(int32_t /*max_seqs*/) const { return {}; }
 
   // Takes the next step's inputs from host arrays and returns arrays that operations can read. The
-  // arrays are valid until the next BeginStep. They may have additional rows of padding: tokens
-  // with slot -1, sequences with length 0. Padding affects no other row. `host` may be all padding.
+  // returned arrays are valid until the next BeginStep. They may have additional padding rows:
+  // tokens with slot -1, sequences with length 0. Padding changes no other row. All rows of `host`
+  // may be padding.
   virtual StepInputs BeginStep(const StepInputs& host) = 0;
   // Whether BeginStep takes so long that an early call with predicted inputs pays off. A later
   // BeginStep replaces wrong predictions. Any thread.
@@ -152,18 +152,18 @@ class KernelBackend {
   virtual void AnnounceOperations(const std::function<void()>& /*operations*/) {}
   // Runs the operations that the function calls, on the inputs of the last BeginStep. A backend may
   // call the function several times, to learn the operations' parameters and to record the
-  // operations. If it has a record with the same parameters, it may replay the record instead.
+  // operations. A backend that has a record with the same parameters may replay the record instead.
   // REQUIRES: the function does not transfer, sample or copy blocks, and reads no results.
   virtual void RunStep(const std::function<void()>& operations) = 0;
 
-  // Waits until all operations are done. Asynchronous backends override it.
+  // Waits until all operations are done. Asynchronous backends override this function.
   virtual void WaitForOperations() {}
 
   virtual void Embed(const EmbeddingParams& params) = 0;
   virtual void Norm(const NormParams& params) = 0;
   virtual void Linear(const LinearParams& params) = 0;
   virtual void Activate(const ActivationParams& params) = 0;
-  // A backend may override this with a faster way that gives the same bits.
+  // A backend may override this function by a faster one that gives the same bits.
   virtual void Mlp(const MlpParams& params) {
     Linear(
         {.num_tokens = params.num_tokens, .x = params.x, .y = params.between, .weight = params.in});
@@ -199,9 +199,9 @@ class KernelBackend {
   virtual void AnnounceSampling(std::span<const SamplingRow> /*rows*/) {}
   virtual void Sample(const SampleParams& params) = 0;
 
-  // Sets the group for the three operations below; null: this rank leaves its group.
+  // Sets the group of ranks for AllReduce, Gather and Broadcast. Null: this rank leaves its group.
   virtual absl::Status JoinGroup(std::shared_ptr<Communicator> group) = 0;
-  // AllReduce, Gather and Broadcast REQUIRE a group.
+  // REQUIRES, also for Gather and Broadcast: this rank has joined a group.
   virtual void AllReduce(const AllReduceParams& params) = 0;
   virtual void Gather(const GatherParams& params) = 0;
   // Copies rank 0's bytes to all ranks, in host memory. Waits for all earlier operations.

@@ -10,7 +10,8 @@
 namespace quire {
 namespace {
 
-// e2m1, doubled. The second zero is -0 in e2m1; ggml decodes it as 0.
+// The 16 values of the 4-bit float e2m1, doubled to make them integers. Index 8 is -0 in e2m1, and
+// 0 in ggml.
 constexpr CodeTable kMxfp4Codes = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
 // Returns bits [low, low + n) of the byte.
@@ -31,7 +32,7 @@ void SetScaleAndAdded(uint16_t scale, uint16_t added, WeightBlock& block) {
   block.group_minimums.fill(1);
 }
 
-// Low nibbles are the codes of the first half of the weights, high nibbles those of the second.
+// Low nibbles are the codes of the first n / 2 weights, high nibbles those of the others.
 template <size_t n>
 void UnpackNibbles(const uint8_t* nibbles, int8_t* codes) {
   for (size_t i = 0; i < n / 2; ++i) {
@@ -53,14 +54,15 @@ void AddToCodes(int added, size_t n, WeightBlock& block) {
   }
 }
 
-// Bit i of fifth_bits, from the lowest bit of the first byte, belongs to weight i.
+// Bit i of fifth_bits is bit 4 of code i. Bit 0 is the lowest bit of the first byte.
 void AddFifthBits(const Bytes<4>& fifth_bits, WeightBlock& block) {
   for (size_t i = 0; i < 32; ++i) {
     block.codes[i] = static_cast<int8_t>(block.codes[i] + (fifth_bits[i / 8] >> (i % 8) & 1) * 16);
   }
 }
 
-// 64 bytes for 256 weights. Pair s of byte 32 h + i belongs to weight 128 h + 32 s + i.
+// Unpacks 256 codes of 2 bits. Bits 2 s and 2 s + 1 of byte 32 h + i are the code of weight
+// 128 h + 32 s + i.
 void UnpackPairs(const Bytes<64>& pairs, WeightBlock& block) {
   for (size_t h = 0; h < 2; ++h) {
     for (size_t s = 0; s < 4; ++s) {
@@ -72,8 +74,9 @@ void UnpackPairs(const Bytes<64>& pairs, WeightBlock& block) {
   }
 }
 
-// The first four groups have their 6 bits in one byte. The later ones have 4 bits in the last four
-// bytes, and 2 bits above those of the group four places earlier.
+// Scales and minimums have 6 bits. For groups 0 to 3 they are bits 0 to 5 of bytes g and g + 4. For
+// group g + 4, byte g + 8 has the low 4 bits of both, and bits 6 and 7 of bytes g and g + 4 are the
+// high 2 bits.
 void UnpackSixBitGroups(const Bytes<12>& bits, WeightBlock& block) {
   for (size_t g = 0; g < 4; ++g) {
     block.group_scales[g] = static_cast<int8_t>(Bits(bits[g], 0, 6));
@@ -129,7 +132,7 @@ void UnpackQ2K(const Q2KBlock& from, WeightBlock& block) {
   UnpackPairs(from.pairs, block);
 }
 
-// Bit b of third_bits[i] belongs to weight 32 b + i. The bit is inverted: 0 subtracts 4.
+// Bit b of third_bits[i] belongs to weight 32 b + i. If the bit is 0, subtracts 4 from the code.
 void UnpackQ3K(const Q3KBlock& from, WeightBlock& block) {
   SetScale(from.scale, block);
   for (size_t g = 0; g < 16; ++g) {
@@ -155,7 +158,7 @@ void UnpackQ4K(const Q4KBlock& from, WeightBlock& block) {
   }
 }
 
-// Bit g of fifth_bits[i] belongs to weight i of group g.
+// Bit g of fifth_bits[i] is bit 4 of code i of group g.
 void UnpackQ5K(const Q5KBlock& from, WeightBlock& block) {
   block.scale = HalfToFloat(from.scale);
   block.minimum = HalfToFloat(from.minimum);
@@ -171,7 +174,8 @@ void UnpackQ5K(const Q5KBlock& from, WeightBlock& block) {
   }
 }
 
-// The nibbles of 64 bytes belong to 128 weights, the pairs to the weights of UnpackPairs.
+// Each 64 bytes of `nibbles` have the low 4 bits of 128 codes. `pairs` has the high 2 bits of all
+// codes, in the order of UnpackPairs.
 void UnpackQ6K(const Q6KBlock& from, WeightBlock& block) {
   SetScale(from.scale, block);
   block.group_scales = from.group_scales;
@@ -194,8 +198,8 @@ void UnpackIq4Xs(const Iq4XsBlock& from, WeightBlock& block) {
   }
 }
 
-// The scale is 2^(exponent - 128), which is subnormal for the exponents 0 and 1. The exponent 255
-// gives 2^127, as ggml has it.
+// The scale is 2^(exponent - 128), a subnormal number for the exponents 0 and 1. The exponent 255,
+// which is NaN in e8m0, gives 2^127, as in ggml.
 void UnpackMxfp4(const Mxfp4Block& from, WeightBlock& block) {
   SetScale(0, block);
   const uint32_t exponent = from.exponent;

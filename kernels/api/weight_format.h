@@ -1,5 +1,5 @@
 // WeightFormat is a storage format of weights that this server can decode. A row of weights is a
-// sequence of weight blocks of one format: a few weights each, with the scales that they share.
+// sequence of weight blocks of one format. A block is 1, 32 or 256 weights with their scales.
 //
 // A quantized format has groups of consecutive weights inside a block. Each weight is
 //
@@ -46,8 +46,8 @@ enum class WeightFormat : uint8_t {
 };
 // NOLINTEND(readability-identifier-naming)
 
-// Inputs of quantized weights are rounded in groups of this many. So a rank holds whole such groups
-// of a matrix's columns.
+// Products of quantized weights round their inputs in groups of this size. So the columns of a
+// quantized matrix on each rank must be whole groups.
 inline constexpr int32_t kInputGroup = 32;
 
 struct WeightFormatInfo {
@@ -58,7 +58,7 @@ struct WeightFormatInfo {
   int32_t group_weights = 0;  // weights of a group; 0: the format is not quantized
 };
 
-// All formats, ascending by number.
+// All formats, ascending by the value of WeightFormat.
 inline constexpr std::array<WeightFormatInfo, 16> kWeightFormats = {{
     {WeightFormat::kF32, "F32", 1, 4, 0},
     {WeightFormat::kF16, "F16", 1, 2, 0},
@@ -90,7 +90,7 @@ constexpr std::string_view NameOf(WeightFormat format) { return InfoOf(format).n
 
 constexpr bool IsQuantized(WeightFormat format) { return InfoOf(format).group_weights != 0; }
 
-// Returns the format of weights that are plain numbers. REQUIRES: dtype is kF32, kF16 or kBF16.
+// Returns the format of unquantized weights of this type. REQUIRES: dtype is kF32, kF16 or kBF16.
 constexpr WeightFormat FormatOf(DType dtype) {
   switch (dtype) {
     case DType::kF16:
@@ -102,7 +102,7 @@ constexpr WeightFormat FormatOf(DType dtype) {
   }
 }
 
-// Returns the type of the format's numbers. REQUIRES: !IsQuantized(format).
+// Returns the type of an unquantized format's weights. REQUIRES: !IsQuantized(format).
 constexpr DType PlainTypeOf(WeightFormat format) {
   switch (format) {
     case WeightFormat::kF16:
@@ -114,7 +114,7 @@ constexpr DType PlainTypeOf(WeightFormat format) {
   }
 }
 
-// Returns nullopt if a GGUF type with this number is not a WeightFormat.
+// Returns the format with ggml's number, or nullopt if this server cannot decode that type.
 constexpr std::optional<WeightFormat> WeightFormatFromNumber(uint32_t number) {
   for (const WeightFormatInfo& info : kWeightFormats) {
     if (static_cast<uint32_t>(info.format) == number) {
@@ -124,8 +124,8 @@ constexpr std::optional<WeightFormat> WeightFormatFromNumber(uint32_t number) {
   return std::nullopt;
 }
 
-// Returns the bytes of that many weights, or nullopt if they are not whole blocks or if the bytes
-// do not fit. REQUIRES: num_weights >= 0.
+// Returns the bytes of num_weights weights, or nullopt if the weights are not whole blocks or if
+// the number of bytes overflows. REQUIRES: num_weights >= 0.
 inline std::optional<int64_t> NumBytes(WeightFormat format, int64_t num_weights) {
   const WeightFormatInfo& info = InfoOf(format);
   if (num_weights % info.block_weights != 0) {

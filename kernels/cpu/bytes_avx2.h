@@ -1,13 +1,14 @@
-// BytesAvx2 is the vector interface of the integer products on AVX2: 8 lanes of 4 bytes. Include
-// this header only from sources compiled for AVX2.
+// BytesAvx2 is the vector interface of the integer products on AVX2: 8 lanes of 4 bytes, one lane
+// for each column of a panel (packed_codes.h). Include this header only from sources compiled for
+// AVX2. The vector types hold in each lane:
 //
-//   Bytes   codes of 4 values of k for each lane
-//   Words   sums of two products, 16 bits, two for each lane
-//   Int     a 32-bit integer for each lane
+//   Bytes   4 codes, for 4 successive values of k (the input dimension)
+//   Words   two 16-bit integers, each the sum of two products
+//   Int     a 32-bit integer
 //
-// MulUnsigned and MulSigned multiply codes by inputs in [-127, 127] and add adjacent products. Two
-// products of unsigned codes below 64, or of signed codes, fit into a word. AddWords may add 8
-// such words of 4-bit codes, 4 of 5-bit codes, 2 of 6-bit codes.
+// MulUnsigned and MulSigned multiply codes by inputs in [-127, 127] and add adjacent products. The
+// sum of two products of unsigned codes below 64, or of signed codes, fits into 16 bits. AddWords
+// can add up 8 such sums of 4-bit codes, 4 of 5-bit codes or 2 of 6-bit codes without overflow.
 //
 // Thread safety: pure functions.
 #ifndef QUIRE_KERNELS_CPU_BYTES_AVX2_H_
@@ -27,17 +28,17 @@ struct BytesAvx2 {
   using Words = __m256i;
   using Int = __m256i;
   static constexpr int kLanes = 8;
-  static constexpr int kMaxRows = 6;  // of a tile, whose sums stay in registers
+  static constexpr int kMaxRows = 6;  // rows of a tile: their sums fit into the registers
   static constexpr int kSignedOffset = 0;
-  static constexpr bool kHasDot = false;  // whether Dot multiplies and adds up four bytes at once
+  static constexpr bool kHasDot = false;  // no Dot and DotSigned (BytesVnni has them)
 
   static Bytes Load(const uint8_t* p) {
     return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
   }
   static Bytes LowNibbles(Bytes v) { return _mm256_and_si256(v, _mm256_set1_epi8(0xF)); }
   static Bytes HighNibbles(Bytes v) { return LowNibbles(_mm256_srli_epi16(v, 4)); }
-  // Returns the bits of `mask` in each byte, after a shift to the left (or to the right if
-  // negative). REQUIRES: the mask drops the bits that cross bytes.
+  // Shifts left by kLeft bits (right by -kLeft if negative), then keeps the bits of kMask in each
+  // byte. REQUIRES: kMask drops the bits that were shifted into a neighboring byte.
   template <int kLeft, uint8_t kMask>
   static Bytes Bits(Bytes v) {
     const __m256i shifted =
@@ -50,7 +51,7 @@ struct BytesAvx2 {
     return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(half), nibbles);
   }
 
-  // Returns four inputs in each lane.
+  // Loads four inputs and repeats them in each lane.
   static Int Inputs(const int8_t* p) {
     int quad = 0;
     __builtin_memcpy(&quad, p, sizeof(quad));

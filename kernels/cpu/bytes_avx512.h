@@ -1,7 +1,7 @@
 // BytesAvx512 is the vector interface of the integer products on AVX-512 F and BW: 16 lanes of 4
-// bytes. BytesVnni adds the dot product of AVX-512 VNNI. The contract is that of BytesAvx2
-// (bytes_avx2.h), except that Dot adds up all products of a lane. Include this header only from
-// sources compiled for AVX-512.
+// bytes. The functions of BytesAvx2 (bytes_avx2.h) do the same here. BytesVnni also has Dot and
+// DotSigned of AVX-512 VNNI, which add all four products of a lane to a 32-bit sum. Include this
+// header only from sources compiled for AVX-512.
 //
 // Thread safety: pure functions.
 #ifndef QUIRE_KERNELS_CPU_BYTES_AVX512_H_
@@ -21,7 +21,7 @@ struct BytesAvx512 {
   using Words = __m512i;
   using Int = __m512i;
   static constexpr int kLanes = 16;
-  static constexpr int kMaxRows = 8;  // of a tile, whose sums stay in registers
+  static constexpr int kMaxRows = 8;  // rows of a tile: their sums fit into the registers
   static constexpr int kSignedOffset = 0;
   static constexpr bool kHasDot = false;
 
@@ -74,7 +74,8 @@ struct BytesAvx512 {
 #if defined(__AVX512VNNI__)
 struct BytesVnni : BytesAvx512 {
   static constexpr bool kHasDot = true;
-  // DotSigned adds this number to the codes, because the instruction takes unsigned ones.
+  // DotSigned adds this number to each code, because the instruction takes unsigned codes.
+  // QuantizedKernel::MultiplyGroup subtracts the excess.
   static constexpr int kSignedOffset = 128;
 
   static Int Dot(Int sum, Bytes codes, Int inputs) {

@@ -1,5 +1,6 @@
-// BytesPortable is the vector interface of the integer products in plain C++: 4 lanes of 4 bytes.
-// The contract is that of BytesAvx2 (bytes_avx2.h), except that Dot adds up all products of a lane.
+// BytesPortable is the vector interface of the integer products without intrinsics: 4 lanes of 4
+// bytes. Functions with the names of BytesAvx2 (bytes_avx2.h) do the same here. Dot and DotSigned
+// replace MulUnsigned, MulSigned, AddWords and SumWords.
 //
 // Thread safety: pure functions.
 #ifndef QUIRE_KERNELS_CPU_BYTES_PORTABLE_H_
@@ -15,10 +16,10 @@ namespace quire {
 struct BytesPortable {
   using Float = SimdPortable;
   using Bytes = uint8_t __attribute__((vector_size(16)));
-  using Words = Bytes;  // not used, because there is Dot
+  using Words = Bytes;  // unused, since kHasDot
   using Int = int32_t __attribute__((vector_size(16)));
   static constexpr int kLanes = 4;
-  static constexpr int kMaxRows = 2;  // of a tile, whose sums stay in registers
+  static constexpr int kMaxRows = 2;  // rows of a tile: their sums fit into the registers
   static constexpr bool kHasDot = true;
   static constexpr int kSignedOffset = 0;
 
@@ -47,7 +48,7 @@ struct BytesPortable {
     std::memcpy(&quad, p, sizeof(quad));
     return Broadcast(quad);
   }
-  // Adds four products of a code and an input to each lane.
+  // Adds to each lane of `sum` the four products of a code and an input in this lane.
   static Int Dot(Int sum, Bytes codes, Int inputs) {
     return sum + Products<uint8_t>(codes, inputs);
   }

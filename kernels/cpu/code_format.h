@@ -11,22 +11,22 @@
 
 namespace quire {
 
-// Weights that share one scale of the inputs.
+// Weights of a group along a row. The inputs of a group are rounded with one scale.
 inline constexpr int kGroupWeights = kInputGroup;
 
-// A weight is code - zero_point, or table[code], times its group's scale, minus its group's
-// minimum.
+// A weight is scale * (code - zero_point) - minimum, or scale * kIq4Codes[code] if is_table, with
+// the scale and minimum of the weight's group.
 struct CodeFormat {
-  int bits = 0;           // 4, 5 or 6: unsigned codes. 8: signed codes. 0: the CPU has no products
-  bool is_table = false;  // codes of 4 bits are indices of kIq4Codes
-  int zero_point = 0;     // of unsigned codes
-  int groups_per_block = 1;  // groups that share the numbers of binary16
-  // Integers by which the scale of binary16 is multiplied: one per group, two (one for each half of
-  // the group), or none.
+  int bits = 0;              // 4, 5 or 6: unsigned codes. 8: signed codes. 0: no kernel on the CPU
+  bool is_table = false;     // the codes are indices into kIq4Codes
+  int zero_point = 0;        // subtracted from unsigned codes
+  int groups_per_block = 1;  // groups that share one binary16 scale (and minimum)
+  // Number of integer factors of the binary16 scale in each group: 1, 2 (one for each half of the
+  // group), or 0.
   int scales_per_group = 0;
   bool has_minimum = false;
 
-  // Sums that the products of a group and one row are divided into.
+  // Returns how many integer sums a group has per row: 2 if its halves have different scales.
   constexpr int num_sums() const { return scales_per_group == 2 ? 2 : 1; }
 };
 

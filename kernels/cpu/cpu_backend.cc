@@ -104,7 +104,7 @@ class CpuBackend final : public HostBackend {
     return !source.parts.empty() &&
            (quantization_ != CpuQuantization::kNone || IsQuantized(source.parts.front().format));
   }
-  // Returns the format to which plain weights are rounded.
+  // Returns the format to which unquantized weights of the source are rounded.
   WeightFormat RoundedFormat(const LinearSource& source) const {
     return quantization_ == CpuQuantization::kInt4 && source.is_quantizable ? WeightFormat::kQ4_0
                                                                             : WeightFormat::kQ8_0;

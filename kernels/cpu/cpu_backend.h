@@ -2,12 +2,12 @@
 //
 // Five instruction-set paths are compiled in, in this order: AMX with bf16 products, AVX-512 with
 // bf16 products, AVX-512, AVX2 with FMA, and portable C++. The first path that the machine supports
-// is used. AMX and AVX-512 with bf16 products differ from plain AVX-512 only for bf16 weights and a
-// bf16 KV cache: they round the other factor of each product to bf16 too, and multiply at least
-// twice as fast.
+// is used. In products with bf16 weights or a bf16 KV cache, the two paths with bf16 products round
+// the other factor to bf16 too, and multiply at least twice as fast as plain AVX-512. In all other
+// operations they give the same bits as plain AVX-512.
 //
-// Within one path a result has the same bits for any batch, chunking and number of threads. Results
-// of different paths differ by rounding.
+// Within one path, a result has the same bits for any batch, prefill chunks and number of threads.
+// Results of different paths differ by rounding.
 //
 // Thread safety: CreateCpuBackend is safe from any thread. For the backend see KernelBackend.
 #ifndef QUIRE_KERNELS_CPU_CPU_BACKEND_H_
@@ -35,7 +35,8 @@ struct CpuBackendOptions {
 
 int NumThreads(const CpuBackendOptions& options);
 
-// Errors: kInvalidArgument for an unknown isa; kFailedPrecondition if the machine lacks the isa.
+// Errors: kInvalidArgument if isa is unknown or num_threads is out of range; kFailedPrecondition if
+// the machine does not support isa.
 absl::StatusOr<std::unique_ptr<KernelBackend>> CreateCpuBackend(const CpuBackendOptions& options);
 
 }  // namespace quire

@@ -1,4 +1,4 @@
-// CpuLinear is a linear layer packed for the CPU: of plain numbers (packed_linear.h) or of
+// CpuLinear is a linear layer packed for the CPU, with unquantized weights (packed_linear.h) or
 // quantized weights (quantized_linear.h).
 //
 // Thread safety: immutable after packing.
@@ -14,8 +14,8 @@ namespace quire {
 class CpuLinear : public PackedLinear {
  public:
   virtual bool is_quantized() const = 0;
-  // Writes a row of the source to `out`, as in_features() fp32 numbers. The row is a column of a
-  // panel, so up to a cache line is read for each number. Safe from any thread.
+  // Writes a row of the source to `out`, as in_features() fp32 numbers. The row is stored as a
+  // column of a panel, so each number may cost a read of another cache line. Any thread.
   // REQUIRES: 0 <= row < out_features().
   virtual void WidenRow(int64_t row, float* out) const = 0;
 };

@@ -1,4 +1,4 @@
-// Embedding as a template over a Simd struct. See dense.h.
+// EmbedKernel computes embeddings (EmbeddingParams in dense.h), as a template over a Simd struct.
 #ifndef QUIRE_KERNELS_CPU_EMBED_KERNEL_INL_H_
 #define QUIRE_KERNELS_CPU_EMBED_KERNEL_INL_H_
 

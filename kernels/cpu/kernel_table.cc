@@ -93,8 +93,8 @@ constexpr KernelTable kPortable = {
 
 #if defined(__x86_64__)
 // All tables, in order of preference. For bf16 weights or a bf16 KV cache, amx and avx512bf16 round
-// the other factor of each product to bf16 too. This rounding loses no more precision than storing
-// the weights or the cache in bf16 does. For other types they compute as avx512 does.
+// the other factor of each product to bf16 too. This loses no more precision than storing the
+// weights or the cache in bf16 does. For other types these two tables give the bits of avx512.
 constexpr KernelTable kTables[] = {Amx(), Avx512Bf16(), kAvx512, kAvx2, kPortable};
 #else
 constexpr KernelTable kTables[] = {kPortable};

@@ -1,9 +1,9 @@
 // KernelTable is the set of kernels compiled for one instruction set. CpuBackend picks one table at
 // creation and calls its kernels; the rest of the backend is the same for all tables.
 //
-// Each kernel is a template over a Simd struct in <op>_kernel.inl.h, instantiated by
-// <op>_avx512.cc, <op>_avx2.cc and <op>_portable.cc. Each of these files is compiled for its
-// instruction set.
+// Most kernels are templates over a Simd struct in <op>_kernel.inl.h. Sources named after the
+// instruction set, such as dense_avx512.cc and dense_avx2.cc, instantiate the templates and are
+// compiled for that instruction set.
 //
 // Thread safety: tables are constants; a kernel has one caller at a time per team.
 #ifndef QUIRE_KERNELS_CPU_KERNEL_TABLE_H_
@@ -30,7 +30,7 @@ struct KernelTable {
   void (*linear)(const LinearParams& params, ThreadTeam& team) = nullptr;
   const QuantizedKernels* quantized = nullptr;  // products of weights that stay quantized
   void (*activate)(const ActivationParams& params, ThreadTeam& team) = nullptr;
-  // Returns false, without effect, for unsupported params. Null: no params are supported.
+  // Returns false, without effect, if the params are not supported. Null: there is no such kernel.
   bool (*mlp)(const MlpParams& params, ThreadTeam& team) = nullptr;
   void (*prepare_attention)(const PrepareAttentionParams& params, ThreadTeam& team) = nullptr;
   void (*paged_attention)(const PagedAttentionParams& params, ThreadTeam& team) = nullptr;

@@ -14,13 +14,13 @@
 namespace quire {
 namespace {
 
-constexpr int kQuads = kGroupWeights / 4;  // groups of four codes, which a 32-bit word holds
+constexpr int kQuads = kGroupWeights / 4;  // 32-bit words of a group, of four codes each
 
 using GroupCodes = std::array<uint32_t, kQuads>;
 
 constexpr uint32_t InAllBytes(uint32_t byte) { return byte * 0x01010101U; }
 
-// Indices of kIq4Codes, by code + 128. Numbers that are no code have 0.
+// Element code + 128 is the index of the code in kIq4Codes. All other elements are 0.
 constexpr std::array<uint8_t, 256> kIq4Indices = [] {
   std::array<uint8_t, 256> indices = {};
   for (size_t i = 0; i < kIq4Codes.size(); ++i) {
@@ -29,7 +29,8 @@ constexpr std::array<uint8_t, 256> kIq4Indices = [] {
   return indices;
 }();
 
-// Returns the codes of a group as they are packed, four in a word.
+// Converts a group's WeightBlock::codes to packed codes (code + zero_point, or the index in
+// kIq4Codes), four in a word.
 GroupCodes PackedCodesOf(const CodeFormat& format, const int8_t* codes) {
   std::array<uint8_t, kGroupWeights> bytes;
   for (size_t k = 0; k < kGroupWeights; ++k) {
@@ -41,8 +42,8 @@ GroupCodes PackedCodesOf(const CodeFormat& format, const int8_t* codes) {
   return words;
 }
 
-// Writes one column's codes of a group. to: the column's word in the group's first vector; words
-// of later vectors follow at distances of `stride` bytes.
+// Writes the codes of one column of a group. `to` is the column's word in the group's first vector.
+// The column's words in the next vectors follow every `stride` bytes.
 void StoreCodes(const CodeFormat& format, const GroupCodes& codes, int64_t stride, uint8_t* to) {
   const auto store = [&](int64_t vector, uint32_t word) {
     std::memcpy(to + vector * stride, &word, sizeof(word));

@@ -1,20 +1,23 @@
 // PackedCodes holds a matrix of one quantized WeightFormat in the order in which the integer
-// products read it. The matrix is cut into panels of `lanes` rows of the source, which are columns
-// of a panel. Along k (the input dimension) a panel is a sequence of blocks of
-// CodeFormat::groups_per_block groups of 32 weights:
+// products read the codes. A panel holds `lanes` rows of the source as its columns. Along k (the
+// input dimension) a panel is a sequence of blocks. A block is CodeFormat::groups_per_block groups
+// of 32 weights in each column:
 //
 //   block   binary16 scale[lanes], binary16 -minimum[lanes] (if has_minimum), groups
-//   group   codes, int8 scales[scales_per_group][lanes], uint8 minimums[lanes] (with scales only)
+//   group   codes, int8 scales[scales_per_group][lanes], uint8 minimums[lanes] (if the format has
+//           minimums and group scales)
 //
-// Codes are bytes in the order [k / 4][column][k % 4], 4 * lanes bytes for four values of k:
+// Codes are in the order [k / 4][column][k % 4], in vectors of 4 * lanes bytes:
 //
 //   4 bits  4 vectors of nibbles; vector n has k / 4 = n in the low nibbles, n + 4 in the high ones
-//   5 bits  as 4 bits, then a vector whose bit i of each byte is bit 4 of the codes of k / 4 = i
-//   6 bits  as 4 bits, then two vectors; bits 2i and 2i + 1 of vector h belong to k / 4 = 4h + i
+//   5 bits  as 4 bits, then a vector; bit i of each byte is bit 4 of a code of k / 4 = i
+//   6 bits  as 4 bits, then two vectors; bits 2i and 2i + 1 of each byte of vector h are bits 4 and
+//           5 of a code of k / 4 = 4h + i
 //   8 bits  8 vectors of signed bytes
 //
-// The packed bytes are as many as in the file, except that Q4_K and Q5_K have 148 and 180 bytes for
-// 144 and 176, because integers of 6 bits are stored as bytes. Columns beyond the rows are zero.
+// A column of a block takes as many bytes as in the file, except in Q4_K (148 for 144), Q5_K (180
+// for 176) and IQ4_XS (138 for 136), whose 6-bit integers are stored as bytes. Columns of the last
+// panel that have no row are zero.
 //
 // Thread safety: immutable after packing.
 #ifndef QUIRE_KERNELS_CPU_PACKED_CODES_H_
@@ -30,21 +33,20 @@
 
 namespace quire {
 
-// Kernels read the fields directly: a function that is compiled for several instruction sets must
-// not be shared (README.md).
+// Kernels read the fields directly, not through inline functions: the linker might keep a copy that
+// is compiled for an instruction set that the machine lacks (README.md).
 struct PackedCodes {
-  // Computes the layout of a matrix with this format and shape. REQUIRES: CodeFormatOf
-  // knows the format; the columns, and skipped ones, are whole groups.
+  // Computes the layout of a matrix with the format and shape of `view`. REQUIRES: the format has a
+  // kernel (CodeFormat::bits is not 0); cols and skipped_cols are multiples of 32.
   PackedCodes(const MatrixView& view, int lanes);
 
   // Returns the bytes of all panels, or nullopt if the number overflows.
   std::optional<int64_t> NumBytes() const;
-  // Packs rows of the source, the first of which is row p * lanes, into panel p. REQUIRES: `data`
-  // is set; `rows` has the format, columns and skipped columns of the matrix, and all rows of the
-  // panel.
+  // Packs rows_of_panel into panel p. REQUIRES: `data` is set; rows_of_panel has the format,
+  // columns and skipped columns of the matrix, and all rows of panel p, from p * lanes on.
   void PackPanel(const MatrixView& rows_of_panel, int64_t p);
-  // Writes a row of the source to `out`, as `cols` fp32 numbers with the bits of Dequantize. Safe
-  // from any thread.
+  // Writes a row of the source to `out`, as `cols` fp32 numbers with the bits that Dequantize
+  // gives. Any thread.
   void WidenRow(int64_t row, float* out) const;
 
   WeightFormat format = WeightFormat::kF32;
@@ -53,15 +55,15 @@ struct PackedCodes {
   int lanes = 0;
   int64_t num_panels = 0;
   int64_t num_groups = 0;
-  int64_t first_group = 0;   // skipped groups of the first block
-  int64_t header_bytes = 0;  // of a block, before its groups
+  int64_t first_group = 0;   // index of the matrix's first group within its block
+  int64_t header_bytes = 0;  // bytes of a block before its groups
   int64_t group_bytes = 0;
   int64_t block_bytes = 0;
   int64_t panel_bytes = 0;
   uint8_t* data = nullptr;  // [num_panels][panel_bytes], not owned
 };
 
-// Writes a row of a quantized table to `out`, plus `addend` if it is not null.
+// Writes row `row` of a quantized table to `out`, plus `addend` if `addend` is not null.
 void DequantizeRow(const MatrixView& table, int64_t row, const float* addend, float* out);
 
 }  // namespace quire

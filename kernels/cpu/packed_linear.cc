@@ -16,7 +16,7 @@
 namespace quire {
 namespace {
 
-// Returns the dtype of the panels: the parts' dtype if all parts have the same, else fp32.
+// Returns the dtype of the panels: that of the parts if all parts have the same dtype, else fp32.
 DType DTypeOf(const LinearSource& source) {
   const WeightFormat first = source.parts.front().format;
   for (const MatrixView& part : source.parts) {
@@ -77,7 +77,8 @@ void WidenRows(const RowsToTurn& rows, DType from, int64_t length, float* to, in
   }
 }
 
-// Widens `length` values to fp32: those of one column of a panel, along one segment of k.
+// Widens one column of a panel along one segment of k: `length` values, the first at `from`. The
+// panel has `columns` columns.
 template <DType kType>
 void WidenColumn(const std::byte* from, int64_t columns, int64_t length, float* out) {
   constexpr int64_t kGroup = kType == DType::kBF16 ? 2 : 1;
@@ -87,8 +88,8 @@ void WidenColumn(const std::byte* from, int64_t columns, int64_t length, float* 
   }
 }
 
-// Reserves scratch memory for the rows that RowsOf reads, because a task cannot report a lack of
-// memory.
+// Reserves scratch memory for the rows that RowsOf reads. Otherwise a lack of memory would
+// end the process (ThreadTeam::Scratch) instead of returning an error.
 absl::Status ReserveRows(const LinearSource& source, int64_t panel, ThreadTeam& team) {
   int64_t max_bytes = 0;
   for (const MatrixView& part : source.parts) {
@@ -256,9 +257,9 @@ absl::Status CpuPackedLinear::PackPanel(const LinearSource& source,
   return absl::OkStatus();
 }
 
-// Zeroes the parts of a panel that PackRows does not write. If the panel has columns for which the
-// source has no row, zeroes the whole panel. Otherwise zeroes only the padding at each segment's
-// end, to save time.
+// Zeroes the elements of panel p that PackRows does not write. If the panel has columns for which
+// the source has no row, zeroes the whole panel. Otherwise zeroes only the end of each segment, to
+// save time: the padding and, if the length is odd, the last pair of bf16 values.
 void CpuPackedLinear::ZeroFiller(int64_t p) {
   auto* const panel = const_cast<std::byte*>(panel_data(p));
   const int64_t columns = panel_columns(p);

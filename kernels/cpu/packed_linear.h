@@ -44,7 +44,7 @@ struct PanelShape {
 
 class CpuPackedLinear final : public CpuLinear {
  public:
-  // Packs the source's weights in the layout of `shape`, in memory of the arena. Errors:
+  // Packs the source's weights in the layout of `shape`, in memory from the arena. Errors:
   // kInvalidArgument if CheckLinearSource (kernels/api/linear_source.h) refuses the source;
   // kResourceExhausted if memory is lacking; errors of the source's reader. REQUIRES: no part is
   // quantized.

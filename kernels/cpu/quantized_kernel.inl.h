@@ -1,9 +1,9 @@
 // QuantizedKernel is the linear layer of quantized weights as a template over a byte-vector struct
 // (bytes_avx2.h). quantized_linear.h has the contract.
 //
-// Structure: a task multiplies one block of rows of x by a run of panels, each as wide as a vector.
-// For each panel, tiles of up to kMaxRows rows keep their sums in registers from the first group
-// to the last, so codes are unpacked once per tile.
+// Structure: a task multiplies one block of rows of x by a run of panels. A panel is as wide as a
+// vector. For each panel, a tile of up to kMaxRows rows keeps its sums in registers from the first
+// group to the last, so codes are unpacked once per tile.
 #ifndef QUIRE_KERNELS_CPU_QUANTIZED_KERNEL_INL_H_
 #define QUIRE_KERNELS_CPU_QUANTIZED_KERNEL_INL_H_
 
@@ -28,10 +28,11 @@ struct QuantizedKernel {
   static constexpr int kNumSums = kCode.num_sums();
   static constexpr int64_t kVecBytes = int64_t{4} * B::kLanes;
   static constexpr int64_t kCodeBytes = int64_t{kGroupWeights} * kCode.bits / 8 * B::kLanes;
-  static constexpr int kMaxLevels = 3;  // of a tree of eight segments
+  static constexpr int kMaxLevels = 3;  // levels of a binary tree of eight segments
   static constexpr const int8_t* kTable = kIq4Codes.data();
 
-  // Codes of k / 4 = kQuad, of one group.
+  // Returns four codes of each column of the packed group `w`: those with k / 4 = kQuad, where k
+  // counts from the start of the group.
   template <int kQuad>
   static typename B::Bytes Codes(const uint8_t* w) {
     if constexpr (kCode.bits == 8) {
@@ -54,14 +55,15 @@ struct QuantizedKernel {
     }
   }
 
-  // Adds the products of four values of k. words: sums that are not added up to 32 bits yet.
+  // Adds the products of four values of k to `sums`. `words` has 16-bit sums that are not yet added
+  // to `sums`.
   template <int kRows, int kQuad>
   static void MultiplyQuad(const QuantizedTile& t,
                            const uint8_t* w,
                            int64_t k,
                            typename B::Words (&words)[kRows],
                            typename B::Int (&sums)[kRows]) {
-    // Words of unsigned codes that may be added; a word of signed codes is full.
+    // Number of Words whose sum fits into 16 bits (bytes_avx2.h).
     constexpr int kAddends = kIsSigned ? 1 : kCode.bits == 4 ? 8 : kCode.bits == 5 ? 4 : 2;
     const auto codes = Codes<kQuad>(w);
     for (int i = 0; i < kRows; ++i) {
@@ -82,7 +84,8 @@ struct QuantizedKernel {
     }
   }
 
-  // sums: of the group, or of its halves.
+  // Computes the integer sums of group g: one, or one for each half of the group. A sum starts at
+  // -kZero times the inputs' sum, which amounts to subtracting kZero from each code.
   template <int kRows>
   static void MultiplyGroup(const QuantizedTile& t,
                             const uint8_t* w,
@@ -110,7 +113,7 @@ struct QuantizedKernel {
     MultiplyQuad<kRows, 7>(t, w, k, words, sums[kLast]);
   }
 
-  // Returns the scale of a group, or of its half s.
+  // Returns the scale of a group, or of half s of the group if the halves have scales.
   static Vec ScaleOf(const uint8_t* header, const uint8_t* w, int s) {
     const Vec scale = S::Load(reinterpret_cast<const Float16*>(header));
     return kCode.scales_per_group == 0
@@ -124,8 +127,8 @@ struct QuantizedKernel {
                                        : S::Mul(added, B::LoadUnsigned(w + kCodeBytes + B::kLanes));
   }
 
-  // Adds the products of a group and rounded inputs to the sums of the rows. header: of the group's
-  // block.
+  // Adds the products of group g and the rounded inputs to `sum` of each row. `header` is the start
+  // of the group's block, `w` the group.
   template <int kRows>
   static void AddRoundedGroup(const QuantizedTile& t,
                               const uint8_t* header,
@@ -152,7 +155,8 @@ struct QuantizedKernel {
     }
   }
 
-  // Adds the products of four weights of each column and inputs of fp32. x: of the group.
+  // Adds the products of four weights of each column and fp32 inputs, one weight per recursion. `x`
+  // has the group's inputs.
   template <int kRows, int kQuad, int kByte = 0>
   static void AddQuad(const float* x,
                       int64_t x_stride,
@@ -174,7 +178,7 @@ struct QuantizedKernel {
     }
   }
 
-  // Adds the products of a group and inputs of fp32, in ascending order of k.
+  // Adds the products of group g and fp32 inputs to `sum` of each row, in ascending order of k.
   template <int kRows, int kQuad = 0>
   static void AddGroup(const QuantizedTile& t,
                        const uint8_t* header,
@@ -193,7 +197,7 @@ struct QuantizedKernel {
     }
   }
 
-  // Adds up groups [begin, end) of a panel.
+  // Adds the products of groups [begin, end) of a panel to `sum` of each row.
   template <bool kRounded, int kRows>
   static void AddGroups(const PackedCodes& matrix,
                         const QuantizedTile& t,
@@ -259,7 +263,7 @@ struct QuantizedKernel {
     }
   }
 
-  // Tiles of fp32 inputs have fewer rows, because their unrolled code grows by 32 products a row.
+  // Tiles of fp32 inputs have fewer rows, because each row adds 32 products to the unrolled code.
   static void Run(const PackedCodes& matrix, const QuantizedTile& t, const uint8_t* panel) {
     constexpr int kFloatRows = B::kMaxRows < 4 ? B::kMaxRows : 4;
     if (t.x != nullptr) {
@@ -285,7 +289,8 @@ struct QuantizedKernel {
   }
 };
 
-// Rounds the inputs of one row. The halves of a group are summed for formats that need them.
+// Rounds the inputs of one row. Sums each half of a group separately, since in some formats the
+// halves have different scales.
 template <typename B>
 void RoundInputs(const float* x, int64_t num_groups, int8_t* codes, float* scales, int32_t* sums) {
   for (int64_t g = 0; g < num_groups; ++g) {
@@ -325,7 +330,7 @@ void MultiplyQuantized(const PackedCodes& matrix, const QuantizedTile& t, const 
       return QuantizedKernel<B, WeightFormat::kIq4Nl>::Run(matrix, t, panel);
     case WeightFormat::kIq4Xs:
       return QuantizedKernel<B, WeightFormat::kIq4Xs>::Run(matrix, t, panel);
-    default:  // CanPackCodes refuses all other formats
+    default:  // CpuBackend::CanMultiply refuses all other formats
       break;
   }
 }

@@ -56,8 +56,8 @@ class Product {
   }
 
  private:
-  // Rounded inputs of a block of rows stay in the second-level cache while a task goes through its
-  // panels.
+  // Returns the number of rows of a block. The block's rounded inputs stay in the second-level
+  // cache while a task multiplies them by all its panels.
   int64_t RowsPerBlock() const {
     constexpr int64_t kBlockBytes = int64_t{192} << 10;
     const int64_t tiles = kBlockBytes / weight_.in_features() / kernels_.max_rows;
@@ -82,7 +82,7 @@ class Product {
     });
   }
 
-  // Multiplies rows by panels, which are numbered over all parts.
+  // Multiplies rows by panels. Panels are numbered across all parts.
   void MultiplyPanels(int64_t first_row, int64_t end_row, int64_t first_panel, int64_t end_panel) {
     int64_t panel_of_part = 0;
     int64_t column_of_part = 0;
@@ -108,7 +108,7 @@ class Product {
     tile.bias = weight_.bias() == nullptr ? nullptr : weight_.bias() + column;
     const int64_t num_rows = end_row - first_row;
     const int64_t num_tiles = DivCeil(num_rows, int64_t{kernels_.max_rows});
-    for (int64_t i = 0; i < num_tiles; ++i) {  // of equal sizes: 8 rows are 4 + 4, not 6 + 2
+    for (int64_t i = 0; i < num_tiles; ++i) {  // equal tiles: 8 rows are 4 + 4, not 6 + 2
       const int64_t row = first_row + num_rows * i / num_tiles;
       tile.rows = static_cast<int>(first_row + num_rows * (i + 1) / num_tiles - row);
       if (input_type_ == InputType::kInt8) {
@@ -129,7 +129,7 @@ class Product {
   const QuantizedKernels& kernels_;
   ThreadTeam& team_;
   int64_t num_groups_ = 0;
-  // Rounded inputs of all rows, as QuantizedTile has them.
+  // Rounded inputs of all rows: x_scales, x_sums and x of QuantizedTile.
   float* scales_ = nullptr;
   int32_t* sums_ = nullptr;
   int8_t* codes_ = nullptr;
@@ -141,7 +141,7 @@ class PartPacker {
   PartPacker(const LinearSource& source, size_t part, PackedCodes& matrix)
       : source_(source), part_(part), matrix_(matrix) {}
 
-  // REQUIRES: first_row is a multiple of the panel's columns.
+  // REQUIRES: first_row is a multiple of the matrix's `lanes`.
   absl::Status Pack(int64_t first_row, int64_t num_rows) {
     QUIRE_ASSIGN_OR_RETURN(const MatrixView stored, Read(first_row, num_rows));
     MatrixView rows = stored;
@@ -172,7 +172,7 @@ class PartPacker {
     return rows;
   }
 
-  // Rounds rows of plain numbers.
+  // Rounds unquantized rows to the matrix's format. Errors: kInvalidArgument, reason MODEL_FILE.
   absl::StatusOr<MatrixView> Round(const MatrixView& stored) {
     MatrixView rows = stored;
     rows.format = matrix_.format;
@@ -200,7 +200,7 @@ class PartPacker {
   std::vector<std::byte> rounded_;
 };
 
-// Returns the view that the part has once it is packed.
+// Returns the part's view with the format that the part is packed in.
 MatrixView PackedView(const MatrixView& part, WeightFormat rounded) {
   MatrixView view = part;
   view.format = IsQuantized(part.format) ? part.format : rounded;
@@ -281,7 +281,7 @@ absl::StatusOr<std::unique_ptr<CpuQuantizedLinear>> CpuQuantizedLinear::Pack(
 absl::Status CpuQuantizedLinear::PackPanels(const LinearSource& source,
                                             size_t part,
                                             ThreadTeam& team) {
-  // A task reads about a megabyte, at least one panel.
+  // A task packs about 1 MiB of the source, but at least one panel.
   constexpr int64_t kTaskBytes = int64_t{1} << 20;
   PackedCodes& matrix = parts_[part];
   const int64_t panel_bytes = matrix.lanes * RowBytes(source.parts[part]);

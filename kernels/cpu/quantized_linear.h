@@ -1,24 +1,25 @@
-// CpuQuantizedLinear is a linear layer whose weights stay quantized. The functions below multiply
-// it by activations.
+// CpuQuantizedLinear is a linear layer whose weights stay quantized. QuantizedLinear multiplies
+// these weights by activations, with rounded inputs (InputType::kInt8) or fp32 inputs.
 //
-// Integer products: each group of 32 inputs of a row is rounded to 8 bits with one scale a
-// (QuantizeVector). A group of weights is multiplied in integers, which are exact, and contributes
+// Rounded inputs: each group of 32 inputs of a row is rounded to 8 bits with one scale a
+// (QuantizeVector). The products of a group are summed as integers, without rounding. A group
+// contributes, with the factors of weight_block.h,
 //
 //   sum += float(sum of code * input) * (w * a)             w = scale * group_scale
 //   sum += float(sum of input) * (m * a)                    m = -minimum * group_minimum, if any
 //
-// in ascending order, where each operation is one of fp32. The halves of a group of Q6_K contribute
-// one after the other, because each has its own group_scale. Segment s of n segments
-// (LinearSource::num_segments) has groups [s * G / n, (s + 1) * G / n) of the G groups. The
-// segments' sums are added as ((0+1)+(2+3))+((4+5)+(6+7)), then the bias. So a result has the same
-// bits on every instruction set, in any batch, and with any number of threads and ranks.
+// in ascending order of the groups, where each operation rounds to fp32. The halves of a group of
+// Q6_K contribute one after the other, because each half has its own group_scale. With n segments
+// (LinearSource::num_segments), segment s has groups [s * G / n, (s + 1) * G / n) of the G groups.
+// The segments' sums are added as ((0+1)+(2+3))+((4+5)+(6+7)), then the bias. So a result has the
+// same bits on every instruction set, in any batch, and with any number of threads and ranks.
 //
-// Products of fp32 inputs (InputType::kF32) add x * weight, with the weights of Dequantize, in
-// ascending order in one accumulator per segment. They have the bits of linear.h's products of an
-// fp32 matrix whose segments are the same.
+// Inputs in fp32 (InputType::kF32): each segment adds x * weight in one accumulator, in ascending
+// order of k, with the weights that Dequantize gives. The result has the same bits as that of
+// linear.h for an fp32 matrix with the same segments.
 //
 // Thread safety: one caller at a time per team.
-// Cost:          few rows read the weights once, at memory speed.
+// Cost:          a call with few rows reads the weights once, at memory speed.
 // Source:        the integer products follow Dettmers et al. 2022 (LLM.int8) and ggml's Q8_0.
 #ifndef QUIRE_KERNELS_CPU_QUANTIZED_LINEAR_H_
 #define QUIRE_KERNELS_CPU_QUANTIZED_LINEAR_H_
@@ -44,11 +45,11 @@ namespace quire {
 
 class CpuQuantizedLinear final : public CpuLinear {
  public:
-  // Packs the source's parts in panels of `lanes` columns. Quantized parts keep their format,
-  // others are rounded to `rounded` (kQ8_0 or kQ4_0). Errors: kInvalidArgument if CheckLinearSource
-  // refuses the source, if columns are not whole groups of 32, or if a weight that is rounded is
-  // not finite; kResourceExhausted if memory is lacking; errors of the source's reader. REQUIRES:
-  // CodeFormatOf knows the formats.
+  // Packs the source's parts in panels of `lanes` columns. Quantized parts keep their format, other
+  // parts are rounded to `rounded` (kQ8_0 or kQ4_0). Errors: kInvalidArgument if CheckLinearSource
+  // refuses the source, if columns are not whole groups of 32, or if a weight to round is not
+  // finite or too large; kResourceExhausted if memory is lacking; errors of the source's reader.
+  // REQUIRES: each quantized format has a kernel (CodeFormat::bits is not 0).
   static absl::StatusOr<std::unique_ptr<CpuQuantizedLinear>> Pack(
       const LinearSource& source,
       int lanes,
@@ -68,7 +69,7 @@ class CpuQuantizedLinear final : public CpuLinear {
   std::vector<std::span<const std::byte>> memory() const override {
     return {{data_.get(), static_cast<size_t>(bytes_)}, std::as_bytes(std::span(bias_))};
   }
-  // The numbers have the bits of Dequantize.
+  // Writes the bits that Dequantize gives.
   void WidenRow(int64_t row, float* out) const override;
 
   const std::vector<PackedCodes>& parts() const { return parts_; }
@@ -88,7 +89,7 @@ class CpuQuantizedLinear final : public CpuLinear {
   std::vector<float> bias_;
 };
 
-// REQUIRES: params.weight is a CpuQuantizedLinear that was packed with kernels.lanes.
+// Computes params.y. REQUIRES: params.weight is a CpuQuantizedLinear, packed with kernels.lanes.
 void QuantizedLinear(const LinearParams& params,
                      InputType input_type,
                      const QuantizedKernels& kernels,

@@ -15,7 +15,7 @@
 namespace quire {
 namespace {
 
-// Converts `count` elements. The source need not be aligned.
+// Converts `count` elements to to_dtype, which is kF16 or kBF16. `from` need not be aligned.
 void Convert(const std::byte* from, DType from_dtype, DType to_dtype, int64_t count, void* to) {
   auto* bits = static_cast<uint16_t*>(to);
   for (int64_t i = 0; i < count; ++i) {
@@ -44,8 +44,8 @@ absl::StatusOr<std::unique_ptr<DeviceMemory>> UploadBias(const LinearSource& sou
   return bias;
 }
 
-// Returns the size of a staging buffer that the parts use in turn. The buffer holds as many rows of
-// any part as fit in kStagingBytes, and at least one row.
+// Returns the size of a staging buffer that the parts use one after the other. The buffer holds as
+// many rows of any part as fit into kStagingBytes, and at least one row.
 int64_t StagingBytes(const LinearSource& source) {
   int64_t bytes = 0;
   for (const MatrixView& part : source.parts) {
@@ -118,7 +118,7 @@ absl::StatusOr<std::unique_ptr<PackedLinear>> GpuLinear::PackFp8(const LinearSou
       next_scale += rows;
     }
   }
-  // Waits for the last read of the staging memory, which is freed on return.
+  // Waits for the last kernel that reads the staging memory, which is freed on return.
   RequireGpu(api, api.synchronize(stream), "quantize weights");
   QUIRE_ASSIGN_OR_RETURN(std::unique_ptr<DeviceMemory> bias, UploadBias(source, dtype, backend));
   return std::unique_ptr<PackedLinear>(

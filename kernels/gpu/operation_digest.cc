@@ -203,7 +203,7 @@ void OperationDigest::Add(const AllReduceParams& params) {
             static_cast<const void*>(bias));
 }
 
-// num_candidates is left out: this backend gathers whole rows.
+// Leaves out num_candidates, because the GPU backend ignores it: it gathers whole rows.
 void OperationDigest::Add(const GatherParams& params) {
   const auto& [num_rows, widths, num_candidates, part, whole] = params;
   static_cast<void>(num_candidates);

@@ -14,8 +14,8 @@
 namespace quire::reference {
 namespace {
 
-// Holds the weights as fp32 rows. LinearSource::num_segments is ignored: it fixes the order of fp32
-// additions, and this backend adds in double.
+// Holds the weights as fp32 rows. Ignores LinearSource::num_segments, which fixes the order of fp32
+// additions, because this backend adds in double.
 class ReferenceLinear : public PackedLinear {
  public:
   ReferenceLinear(int64_t in_features, std::vector<float> weight, std::vector<float> bias)

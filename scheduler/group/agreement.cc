@@ -18,11 +18,11 @@
 namespace quire {
 namespace {
 
-// Upper bound on the bytes of each text in a WorkerHello, for example of an address.
+// Upper bound on the bytes of each text in a WorkerHello, for example `rendezvous`.
 constexpr size_t kMaxHelloBytes = 512;
 
-// Bounds the bytes of a block: far above any real block, yet so small that sums of block bytes do
-// not overflow.
+// Upper bound on the bytes of a block. It is far above any real block, but small enough that sums
+// of block bytes do not overflow.
 constexpr int64_t kMaxBlockBytes = int64_t{1} << 32;
 
 absl::Status Mismatch(std::string_view field, std::string_view rule) {
@@ -31,7 +31,7 @@ absl::Status Mismatch(std::string_view field, std::string_view rule) {
                absl::StrCat(ToAbsl(field), ": ", ToAbsl(rule)));
 }
 
-// The error message omits the text: a worker that breaks the limit may have sent anything.
+// The error message omits the text, because a worker that breaks the limit may have sent anything.
 absl::Status CheckLength(std::string_view field, std::string_view text) {
   if (text.size() <= kMaxHelloBytes) {
     return absl::OkStatus();
@@ -43,14 +43,14 @@ absl::Status CheckLength(std::string_view field, std::string_view text) {
           ToAbsl(field), ": too long (got ", text.size(), " bytes, limit ", kMaxHelloBytes, ")"));
 }
 
-// Returns the number of blocks that share a page of virtual memory. Returns 1 also if a block takes
-// several pages, or if the worker maps no pages.
+// Returns the number of blocks that share a page of virtual memory. Returns 1 if a block takes one
+// or several pages, or if the worker maps no pages.
 int64_t BlocksPerPage(const KvMemory& memory, int64_t block_bytes) {
   return block_bytes > 0 ? std::max<int64_t>(1, memory.page_bytes / block_bytes) : 1;
 }
 
-// Refuses impossible values of KvMemory: the block pool relies on the page size, and wrong values
-// would mislead operators.
+// Refuses impossible values of KvMemory. The block pool relies on the page size, and other wrong
+// values would mislead operators.
 absl::Status CheckKvMemory(const KvMemory& memory, int64_t block_bytes) {
   const int64_t per_page = BlocksPerPage(memory, block_bytes);
   const bool is_multiple =
@@ -102,7 +102,7 @@ absl::Status CheckNumerics(const WorkerHello& hello,
   return absl::OkStatus();
 }
 
-// Compares a rank with rank 0.
+// Returns an error if the rank differs from rank 0, or is the same process.
 absl::Status CheckEqual(const WorkerHello& hello, const WorkerHello& first, size_t rank) {
   const auto differs = [rank](std::string_view field) {
     return Mismatch(absl::StrCat("rank ", rank, ": ", ToAbsl(field)), "differs from rank 0");
@@ -125,8 +125,8 @@ absl::Status CheckEqual(const WorkerHello& hello, const WorkerHello& first, size
   return absl::OkStatus();
 }
 
-// Returns the smallest full_step_tokens of all ranks. In a larger step, the other ranks would wait
-// for the rank with the smallest value.
+// Returns the smallest full_step_tokens of all ranks: in a larger step, the other ranks would wait
+// for the rank with the smallest value. A rank without a value counts as kDefaultFullStepTokens.
 int32_t FullStepTokens(std::span<const WorkerHello> hellos) {
   constexpr int32_t kDefaultFullStepTokens = 256;
   int32_t num_tokens = kMaxTokensPerStepLimit;
@@ -147,8 +147,8 @@ StepLimits LimitsOf(std::span<const WorkerHello> hellos, const GroupSettings& se
     limits.num_blocks = std::min(limits.num_blocks, hello.num_blocks_max);
     num_host_blocks = std::min(num_host_blocks, std::max(0, hello.num_host_blocks_max));
     limits.wants_next_blocks = limits.wants_next_blocks || hello.wants_next_blocks;
-    // Each rank's BlocksPerPage is a power of two. So the largest BlocksPerPage is a multiple of
-    // every other rank's.
+    // BlocksPerPage is a power of two on each rank. So the largest value is a multiple of all
+    // others.
     limits.blocks_per_page =
         std::max(limits.blocks_per_page,
                  static_cast<int32_t>(BlocksPerPage(hello.kv_memory, hello.block_bytes)));
@@ -166,7 +166,7 @@ StepLimits LimitsOf(std::span<const WorkerHello> hellos, const GroupSettings& se
   return limits;
 }
 
-// Returns the error for limits that workers would refuse at every epoch.
+// Makes the error for limits that workers would refuse in every epoch.
 absl::Status LimitsRefusal(std::string_view message) {
   return Error(absl::StatusCode::kFailedPrecondition, "STEP_LIMITS", message);
 }
@@ -247,10 +247,11 @@ absl::StatusOr<Agreement> Agree(std::span<const WorkerHello> hellos,
                      ", minimum 2)"));
   }
   QUIRE_RETURN_IF_ERROR(CheckLimits(limits, settings.model));
-  // Taken before the pool bounds max_model_len: a smaller pool must not change a stream's bits.
+  // Computed before the pool bounds max_model_len below, else a smaller pool would change RoPE and
+  // so the bits of a stream.
   const int32_t rope_length = RopeLength(settings.model.rope, limits.max_model_len);
-  // A sequence can have as many tokens as the pool has room for, or more if a sliding window bounds
-  // its blocks.
+  // Lowers max_model_len if the pool has too few blocks for one sequence of that length. With a
+  // sliding window, a sequence may be longer than the pool.
   if (NumBlocksAtMost(1, limits.max_model_len, limits) > limits.num_blocks - 1) {
     limits.max_model_len = (limits.num_blocks - 1) * limits.block_size_tokens;
   }

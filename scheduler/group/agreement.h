@@ -1,5 +1,5 @@
-// Checks that ranks can share an epoch, and derives the epoch's limits from the WorkerHello of each
-// rank.
+// Checks that the ranks can share an epoch, and derives the epoch's limits from the WorkerHello of
+// each rank.
 //
 // Thread safety: any thread; free functions without state.
 // Errors:        kFailedPrecondition, message "[rank N: ]field: rule (got X, limit Y)", reasons
@@ -27,12 +27,12 @@
 
 namespace quire {
 
-// The scheduler's demands on its workers.
+// Requirements of the scheduler on its workers, from its flags and its model.
 struct GroupSettings {
   ModelConfig model;
   int32_t block_size_tokens = 16;
-  std::optional<DType> kv_cache_dtype;         // nullopt: the worker's choice
-  std::optional<int32_t> num_blocks_override;  // null block included
+  std::optional<DType> kv_cache_dtype;         // nullopt: the worker chooses
+  std::optional<int32_t> num_blocks_override;  // includes the null block
   std::optional<int32_t> max_model_len;        // nullopt: the longest that model and pool allow
   bool wants_host_blocks = false;              // true: use all swap space of the workers
   int32_t max_sequences = 256;
@@ -40,8 +40,8 @@ struct GroupSettings {
   // True: workers whose numerics differ from the previous group's may continue that group's
   // streams. Workers whose weights differ are never accepted.
   bool allow_changed_numerics = false;
-  // False: when this scheduler first asks for the workers, it takes them from an older scheduler at
-  // once, without standing by.
+  // False: this scheduler takes the workers from an older scheduler at once when it starts, without
+  // standing by.
   bool stands_by = true;
 };
 
@@ -52,7 +52,7 @@ struct Numerics {
   std::vector<uint64_t> weights_sums;  // checksum of each rank's weights
   std::string backend;
   DType kv_cache_dtype = DType::kF32;
-  int32_t rope_length = 0;  // RopeLength of the model at max_model_len, whatever the pool holds
+  int32_t rope_length = 0;  // RopeLength at max_model_len, before the pool's size bounds it
 
   // Returns the fingerprint of these numerics, for example "cpu-avx512/float32/1f2e3d4c5b6a7988".
   // The number of ranks does not change the fingerprint.
@@ -65,8 +65,8 @@ struct Agreement {
   int64_t block_bytes = 0;  // bytes of a block on one rank
 };
 
-// Returns OK if the worker may serve as this rank. `pinned`: the numerics of the previous group, if
-// any.
+// Returns OK if the worker may serve as this rank. `pinned`: numerics of the previous group;
+// nullopt: there was none.
 absl::Status CheckHello(const WorkerHello& hello,
                         int32_t rank,
                         const GroupSettings& settings,

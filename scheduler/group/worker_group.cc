@@ -13,11 +13,12 @@
 namespace quire {
 namespace {
 
-// Upper bound on the successive failed epochs after which ranks are dialed without a pause. So a
+// After up to this many failed epochs in a row, ranks are dialed again without a pause, so that a
 // single loss delays streams little.
 constexpr int32_t kNumImmediateEpochs = 2;
 
-// Bounds RankRefusal::uuid and ::why, because both can hold text that the worker sent.
+// Upper bound on the bytes of RankRefusal::uuid and ::why, because both can hold text of the
+// worker.
 constexpr size_t kMaxRefusalBytes = 512;
 
 RankRefusal RefusalOf(const WorkerHello& hello, const absl::Status& status) {
@@ -45,10 +46,10 @@ WorkerGroup::WorkerGroup(const GroupSettings& settings,
 
 void WorkerGroup::Plan(const StepPlan& plan, Instant now) {
   if (!is_ready() || plan.header.group_epoch != group_epoch_) {
-    return;  // the loop has not heard yet that the epoch is over
+    return;  // the loop does not know yet that the plan's epoch is over
   }
   QUIRE_CHECK(!pending_.has_value());
-  if (has_sampled_) {  // the loop plans again, so it has accepted the token of an earlier step
+  if (has_sampled_) {  // a new plan means that the loop has accepted an earlier step's token
     num_failed_epochs_ = 0;
   }
   pending_.emplace(plan, ranks_.size());
@@ -115,7 +116,8 @@ void WorkerGroup::OnEpochBegun(LinkId link, const absl::Status& status, Instant 
     Refuse(*rank, status, now);
     return;
   }
-  // The cause may be a newer scheduler that holds the worker: the worker's reports will name it.
+  // The cause may be a newer scheduler that holds the worker. Then the worker's reports will name
+  // that scheduler.
   DropRank(*rank, status, now);
 }
 
@@ -133,7 +135,7 @@ void WorkerGroup::OnAnswer(LinkId link, StepResult result, Instant now) {
   rank->detector.ForgetIdle();
   for (Rank& other : ranks_) {
     if (other.detector.report().waits_for_rank == link.rank) {
-      other.detector.OnMoved(now);  // the other rank's wait ends only now
+      other.detector.OnMoved(now);  // its time counts from now, because it had to wait until now
     }
   }
   AnswerIfComplete(now);
@@ -155,12 +157,12 @@ void WorkerGroup::OnStepsEnd(LinkId link, const absl::Status& status, Instant no
     Lose(Blame(*rank, CauseOfBreaks(status)), now);
     return;
   }
-  // After a pause, the step is sent again over a new link. A worker that already has the step does
-  // not compute it twice.
+  // After mend_pause_ns, the step is sent again over a new link. A worker that already has the step
+  // does not compute it twice.
   actions_.push_back(CloseLink{LinkOf(*rank)});
   rank->link_number = ++last_link_number_;
   rank->has_stream = false;
-  rank->detector.ForgetIdle();  // the plan or answer is sent again: old idle reports do not count
+  rank->detector.ForgetIdle();  // idle reports count anew, because the plan is sent again
   rank->reopen_at = now + timing_.mend_pause_ns;
 }
 
@@ -216,7 +218,7 @@ void WorkerGroup::OnWatchEnd(LinkId link, const absl::Status& status, Instant no
     return;
   }
   if (is_ready()) {
-    OnStepsEnd(link, status, now);  // the stream of steps broke too: it shares the connection
+    OnStepsEnd(link, status, now);  // reports and steps share the connection, so both broke
   } else if (IsMismatch(status)) {
     Refuse(*rank, status, now);
   } else {
@@ -236,15 +238,15 @@ void WorkerGroup::Tick(Instant now) {
   for (Rank& rank : ranks_) {
     CheckRank(rank, now);
   }
-  // Standing by ends when, for standby_ns, no report has shown that another scheduler still holds
-  // the workers. One report without a holder is not enough: a worker process that has just started
-  // names no holder until the other scheduler asks for it.
+  // Standing by ends if for standby_ns no report has named another scheduler that holds the
+  // workers. A single report without a holder is not enough, because a new worker process names no
+  // holder until the other scheduler has asked for that worker.
   if (waits_for_ != 0 && now - last_waited_at_ >= timing_.standby_ns &&
       std::ranges::any_of(ranks_, HasReported)) {
     StandBy(0);
   }
   if (IsCutOffFromAll(now)) {
-    // Gives up the claim to the workers: all of them may have been replaced meanwhile, and an older
+    // Gives up the claim to the workers: meanwhile all workers may have been replaced, and an older
     // scheduler may hold the new ones.
     succession_.StepBack();
     StandBy(kUnknownScheduler);
@@ -391,8 +393,7 @@ void WorkerGroup::HandleSuccession(Instant now) {
     return;
   }
   last_waited_at_ = now;
-  // Until the other scheduler is known to live, this scheduler keeps the requests of the last
-  // epoch.
+  // This scheduler keeps the requests of its last epoch until the other scheduler is known to live.
   const bool may_go_on = pinned_.has_value() && !succession_.DoesOtherLive();
   if (*other != waits_for_ && !may_go_on) {
     StandBy(*other);
@@ -420,7 +421,7 @@ void WorkerGroup::AskIfAllAreThere(Instant now) {
   }
   absl::StatusOr<Agreement> agreement = Agree(hellos, settings_, pinned_);
   if (!agreement.ok()) {
-    // The refusal does not tell which worker has to change, so all are dialed again.
+    // The ranks disagree, and any worker may be the wrong one. So all ranks are dialed again.
     for (Rank& rank : ranks_) {
       rank.refusal = RefusalOf(rank.hello, agreement.status());
       CloseAndPause(rank, now);
@@ -523,7 +524,7 @@ void WorkerGroup::EndEpoch(Instant now) {
   pending_.reset();
   for (Rank& rank : ranks_) {
     if (rank.state != RankState::kAway) {
-      // The pause grows with the number of failed epochs in a row, not with attempts to dial.
+      // The pause grows with the number of failed epochs in a row, not with the number of dials.
       rank.backoff_ns = std::min(timing_.min_backoff_ns << std::min(num_failed_epochs_, 16),
                                  timing_.max_backoff_ns);
       CloseAndPause(rank, now);
@@ -582,7 +583,8 @@ void WorkerGroup::CheckRank(Rank& rank, Instant now) {
   CheckStep(rank, now);
 }
 
-// Drops a rank whose reports arrive, but whose call or answer was lost.
+// Drops a rank that reports idle for call_ns although it owes an answer to a call: the call or the
+// answer was lost.
 void WorkerGroup::CheckCall(Rank& rank, Instant now) {
   if (IsAsked(rank) && rank.detector.IsIdle(timing_.call_ns, now)) {
     DropRank(rank,

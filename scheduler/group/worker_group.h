@@ -16,16 +16,17 @@
 //     and does not wait for another rank that has not answered yet,
 //   it refuses a step, or its answer differs from the other ranks',
 //   its reports come from another process than the greeted one.
-// FailureDetector judges the reports. It lets a worker that is slow, not stuck, stand still longer.
+// FailureDetector judges the reports. It gives more time to a worker that is slow but not stuck.
 //
-// A loss is a crash if a request can have caused it: some rank has a new process when the next
-// epoch is ready, or a rank stood still in the step, or a rank failed at the step. Other losses (a
-// network cut, a pause, a takeover, ranks that differ) are no crashes.
+// A loss counts as a crash if a request can have caused it. This is so if a rank stood still in the
+// step or failed at the step, or if some rank has a new process when the next epoch is ready. A
+// network cut, a pause, a takeover, or answers that differ are no crash.
 //
-// Several schedulers may know the same workers; Succession decides when this scheduler asks for
-// them. A standby waits for another scheduler: the standby has greeted the workers, and begins no
-// epoch. A scheduler ends its requests and becomes a standby in two cases: a living scheduler took
-// its workers, or no worker has reported for cut_off_ns, so another scheduler may hold the workers.
+// Several schedulers may know the same workers. Succession decides when this scheduler asks for the
+// workers. A standby is a scheduler that has greeted the workers, but begins no epoch while another
+// scheduler holds them. A scheduler ends its requests and becomes a standby in two cases: a living
+// scheduler took its workers, or no worker has reported for cut_off_ns, so another scheduler may
+// hold the workers.
 //
 // Thread safety: not thread-safe; one owner.
 // Invariants:    each ReportReady is followed by at most one ReportLost of its epoch, and by none
@@ -59,7 +60,8 @@
 namespace quire {
 
 struct GroupTiming {
-  // For this time after the first tick, no worker is reported as away: it may still be starting.
+  // For this time after the first tick, no worker is reported as away, because workers may still be
+  // starting.
   int64_t arrival_ns = 5 * kNanosPerSecond;
   // A rank is lost if its stream of steps is broken and not mended within this time.
   int64_t lease_ns = 1500 * kNanosPerMilli;
@@ -68,7 +70,8 @@ struct GroupTiming {
   // A rank is dropped if it has not answered a handshake or BeginEpoch and reports idle for this
   // time: the call or its answer was lost.
   int64_t call_ns = 5 * kNanosPerSecond;
-  // A rank is lost if it makes no progress in a step for this time.
+  // A rank is lost if it makes no progress in a step for this time, unless it is idle or waits for
+  // another rank.
   int64_t step_timeout_ns = 5 * kNanosPerSecond;
   int64_t mend_pause_ns = 50 * kNanosPerMilli;
   int64_t min_backoff_ns = 50 * kNanosPerMilli;
@@ -76,14 +79,14 @@ struct GroupTiming {
   // Another scheduler counts as dead if a worker has heard nothing from that scheduler for this
   // time. A worker counts as cut off if it has sent this scheduler no report for this time.
   int64_t standby_ns = 2 * kNanosPerSecond;
-  // If no worker has reported for this time, this scheduler ends its requests, and clients resume
-  // them at another scheduler. 0: requests wait for the workers.
+  // If no worker has reported for this time, this scheduler ends its requests, so that clients
+  // resume them at another scheduler. 0: requests wait for the workers.
   int64_t cut_off_ns = 0;
 };
 
 class WorkerGroup {
  public:
-  // Dials at the first Tick. REQUIRES: num_ranks > 0.
+  // Dials no rank before the first Tick. REQUIRES: num_ranks > 0.
   WorkerGroup(const GroupSettings& settings,
               int32_t num_ranks,
               uint64_t scheduler_incarnation,
@@ -92,15 +95,15 @@ class WorkerGroup {
   // Sends the plan to every rank. Called by the loop. Ignored if the plan's epoch is over.
   // REQUIRES: the previous plan was answered.
   void Plan(const StepPlan& plan, Instant now);
-  // Ends the epoch as lost, since one of its plans cannot be sent. The loss counts as a crash if
+  // Called if a plan cannot be sent. Ends the plan's epoch as lost. The loss counts as a crash if
   // IsFailureAtStep(status) (worker_refusal.h). Ignored if the epoch is already over.
   void RejectPlan(uint64_t group_epoch, const absl::Status& status, Instant now);
-  // Ends the epoch: the loop calls this when an answer does not fit its plan. Reports no loss to
-  // the loop, which already knows. Counts as a crash. Ignored if the epoch is already over.
+  // Called by the loop if an answer does not fit its plan. Ends the epoch without a ReportLost,
+  // since the loop already knows. Counts as a crash. Ignored if the epoch is already over.
   void Abandon(uint64_t group_epoch, Instant now);
 
-  // Each of these functions takes an event of a link. If the rank has a newer link by now, the
-  // event is ignored. An ignored answer adds the action ReportStale.
+  // Each of these functions handles an event of a link. The event is ignored if the rank has a
+  // newer link by now. An ignored answer adds the action ReportStale.
   void OnHello(LinkId link, absl::StatusOr<WorkerHello> hello, Instant now);
   void OnEpochBegun(LinkId link, const absl::Status& status, Instant now);
   void OnAnswer(LinkId link, StepResult result, Instant now);
@@ -108,8 +111,8 @@ class WorkerGroup {
   void OnReport(LinkId link, const WorkerReport& report, Instant now);
   void OnWatchEnd(LinkId link, const absl::Status& status, Instant now);
 
-  // If this time has passed between two calls of Tick, the scheduler itself stood still, so no
-  // worker is blamed for that time.
+  // If at least this time passes between two calls of Tick, the scheduler itself stood still. The
+  // workers' timeouts then start anew.
   static constexpr int64_t kLateTickNs = 500 * kNanosPerMilli;
   // Checks all timeouts. Called about every 50 ms.
   void Tick(Instant now);
@@ -134,7 +137,7 @@ class WorkerGroup {
     Instant dial_at = 0;
     int64_t backoff_ns = 0;
     WorkerHello hello;
-    RankRefusal refusal;     // the rank's latest refusal; kept until all ranks agree
+    RankRefusal refusal;     // latest refusal, sent at each greeting; kept until all ranks agree
     std::string ready_uuid;  // the rank's process in the last ready epoch
     FailureDetector detector;
     bool has_stream = false;           // a stream of steps is open
@@ -143,7 +146,7 @@ class WorkerGroup {
   };
 
   static bool IsGreeted(const Rank& rank);
-  // Returns true if the rank has reported over the present link, and since RestartTimeouts.
+  // Returns true if a report came over the present link after the last RestartTimeouts.
   static bool HasReported(const Rank& rank);
   // Returns the link's rank; null if the rank has a newer link.
   Rank* Find(LinkId link);
@@ -153,28 +156,30 @@ class WorkerGroup {
   void Dial(Rank& rank, Instant now);
   void Greet(Rank& rank);
   // If an epoch is ready, ends it as lost. Otherwise gives up an epoch that is about to begin,
-  // closes the rank's link, and dials the rank again after a pause.
+  // closes the rank's link, and dials the rank again after a pause. Reports the rank as away, but
+  // not within arrival_ns of the start.
   void DropRank(Rank& rank, const absl::Status& status, Instant now);
-  // As DropRank, and reports that the process of rank.hello is refused.
+  // As DropRank. If no epoch is ready, reports the rank as refused instead of away, and keeps the
+  // refusal for the next greeting.
   void Refuse(Rank& rank, const absl::Status& status, Instant now);
   void CloseAndPause(Rank& rank, Instant now);
   // Tells succession_ which holder the rank has reported. Errors: PROTOCOL_VIOLATION if the
-  // holder's incarnation is over a year ahead of this scheduler's clock.
+  // holder's incarnation is more than a year ahead of this scheduler's clock.
   absl::Status TakeHolder(const Rank& rank, Instant now);
-  // If the workers' reports name another holder, ends the epoch as lost or stands by.
+  // If the workers' reports name another scheduler as holder, ends the epoch or stands by.
   void HandleSuccession(Instant now);
   void AskIfAllAreThere(Instant now);
   void BeginEpoch(Agreement agreement);
   void BecomeReadyIfAllBegan();
   void OpenStream(Rank& rank);
-  // Dials every reachable rank anew, without a pause.
+  // Ends the epoch. Dials all ranks anew without a pause, except ranks that are kAway.
   void Regather(Instant now);
-  // Ends the ready epoch and dials the ranks anew. If several epochs in a row gave no token, pauses
-  // before it dials, else a rank that always fails would keep the others busy.
+  // Ends the ready epoch and dials the ranks anew. After several epochs in a row without a token,
+  // dials only after a pause, else a rank that always fails would keep the others busy.
   void EndEpoch(Instant now);
   void Lose(const absl::Status& status, Instant now);
-  // Reports that this scheduler stands by while the scheduler of other_incarnation holds the
-  // workers. other_incarnation 0: reports that it no longer stands by.
+  // Reports that this scheduler stands by, because the scheduler other_incarnation holds the
+  // workers. 0: reports that this scheduler no longer stands by.
   void StandBy(uint64_t other_incarnation);
   // Returns the number of ranks that have sent no report for duration_ns.
   size_t NumSilent(int64_t duration_ns, Instant now) const;
@@ -182,17 +187,17 @@ class WorkerGroup {
   // while other workers report.
   bool IsCutOff(Instant now) const;
   bool IsCutOffFromAll(Instant now) const;
-  // Returns true if the last ready epoch ended by a crash. Clears has_failed_at_step_ and replaces
-  // each ready_uuid, so it may be called only once, when the next epoch becomes ready.
+  // Returns true if the last ready epoch ended by a crash. Clears has_failed_at_step_ and updates
+  // each ready_uuid, so call this only once, when the next epoch becomes ready.
   bool WasCrash();
   void CheckRank(Rank& rank, Instant now);
-  // Returns true if the rank has not answered a call or a step.
+  // Returns true if the rank owes an answer to a handshake, to BeginEpoch, or to the pending plan.
   bool IsAsked(const Rank& rank) const;
-  // Returns true if the rank has not answered the pending plan.
+  // Returns true if a plan is pending and the rank has not answered it.
   bool OwesAnswer(const Rank& rank) const;
   void CheckCall(Rank& rank, Instant now);
   void CheckStep(Rank& rank, Instant now);
-  // Returns, for each rank, the rank that it waits for in the pending step; nullopt: none. A wait
+  // For each rank, returns the rank for which it waits in the pending step; nullopt: none. A wait
   // for a rank that has already answered does not count.
   std::vector<std::optional<int32_t>> WaitsInStep() const;
   void AnswerIfComplete(Instant now);
@@ -202,7 +207,7 @@ class WorkerGroup {
   const GroupSettings settings_;
   const GroupTiming timing_;
   Succession succession_;
-  uint64_t waits_for_ = 0;      // the scheduler in the last ReportStandby; 0: none
+  uint64_t waits_for_ = 0;      // incarnation in the last ReportStandby; 0: does not stand by
   Instant last_waited_at_ = 0;  // last time that this scheduler had to wait for another one
   uint64_t group_epoch_ = 0;
   uint64_t last_link_number_ = 0;
@@ -215,7 +220,7 @@ class WorkerGroup {
   bool has_failed_at_step_ = false;     // the last epoch ended by a failure at a step
   int32_t num_failed_epochs_ = 0;       // epochs in a row that gave no token
   bool has_sampled_ = false;            // this epoch has given a token
-  std::optional<StepAnswers> pending_;  // answers to the plan that some rank has not yet answered
+  std::optional<StepAnswers> pending_;  // answers so far to the pending plan; nullopt: no plan
   std::vector<GroupAction> actions_;
 };
 

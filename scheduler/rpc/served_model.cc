@@ -23,7 +23,7 @@ void AddUnique(const std::vector<TokenId>& from, std::vector<TokenId>& to) {
   }
 }
 
-// Refuses defaults out of range, because every request that relies on them would fail.
+// Refuses sampling defaults that are out of range, because every request that uses them would fail.
 absl::Status CheckDefaults(const ServedModel& model, std::string_view file) {
   SamplingParams params = DefaultSampling(model);
   params.banned_before_min_tokens = model.defaults.eos_token_ids;
@@ -34,8 +34,8 @@ absl::Status CheckDefaults(const ServedModel& model, std::string_view file) {
   return InvalidArgument("CONFIG", absl::StrCat(ToAbsl(file), ": ", status.message()));
 }
 
-// A model may lack generation_config.json. A directory given by --generation-config must have the
-// file: if the file is missing, the given name is probably a mistake.
+// A model directory may lack generation_config.json. A directory given by --generation-config must
+// have this file, because otherwise the flag is probably wrong.
 absl::StatusOr<GenerationDefaults> LoadDefaults(const ServedModelSource& source) {
   if (source.generation_config == "auto") {
     return LoadGenerationDefaults(source.model_path);

@@ -1,5 +1,5 @@
-// ServedModel holds the parts of the model that the scheduler needs: the numbers that bound a
-// request, the tokenizer and the defaults, but no weights.
+// ServedModel holds the parts of a model that the scheduler needs: names, config, sampling
+// defaults, end-of-sequence tokens and tokenizer, but no weights.
 //
 // Thread safety: immutable after LoadServedModel.
 #ifndef QUIRE_SCHEDULER_RPC_SERVED_MODEL_H_
@@ -27,20 +27,20 @@ struct ServedModel {
   std::unique_ptr<Tokenizer> tokenizer;  // null: clients must use token ids
 };
 
-// Returns the parameters of a request that sets none. The caller sets the seed.
+// Returns the sampling parameters of a request that sets none. Does not set the seed.
 SamplingParams DefaultSampling(const ServedModel& model);
 
-// Returns a string that identifies everything that decides the bits and the text of an answer. It
-// joins `numerics`, which is the workers' Numerics::fingerprint, and a digest of sampling defaults,
-// end-of-sequence tokens and tokenizer. The digest is the same for the same model and flags on any
+// Returns a fingerprint of everything that decides the bits and the text of an answer. It joins
+// `numerics` (the workers' Numerics::fingerprint) and a digest of sampling defaults,
+// end-of-sequence tokens and tokenizer. The same model and flags give the same digest on any
 // machine. Returns "" if `numerics` is empty.
 std::string DeterminismFingerprint(const ServedModel& model, std::string_view numerics);
 
 struct ServedModelSource {
   std::string model_path;          // a directory or a GGUF file
-  std::vector<std::string> names;  // if empty, the one name is ModelNameOf(model_path)
-  // "auto": those of the model (LoadGenerationDefaults). "none" or "vllm": no defaults. Any other
-  // value: a directory that must have a generation_config.json.
+  std::vector<std::string> names;  // empty: the only name is ModelNameOf(model_path)
+  // Source of the sampling defaults. "auto": the model (LoadGenerationDefaults). "none" or "vllm":
+  // no defaults. Any other value: a directory, which must have a generation_config.json.
   std::string generation_config = "auto";
 };
 

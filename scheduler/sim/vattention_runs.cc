@@ -22,8 +22,8 @@ double SecondsOf(Instant time) {
 
 double MillisOf(Instant time) { return static_cast<double>(time) / kNanosPerMilli; }
 
-// Returns num_requests equal requests. Each has decode_steps + 1 output tokens, because the prefill
-// makes the first one.
+// Returns num_requests equal requests. Each has decode_steps + 1 output tokens, because prefill
+// makes the first output token.
 std::vector<SimRequest> Alike(int32_t num_requests, int32_t prompt_tokens, int32_t decode_steps) {
   return std::vector<SimRequest>(
       static_cast<size_t>(num_requests),
@@ -125,8 +125,8 @@ absl::StatusOr<double> MappingRate(const WindowRunConfig& config, int32_t prompt
 absl::StatusOr<int64_t> WorstWasteBytes(const WindowRunConfig& config) {
   const WindowShape shape =
       ShapeOfWindows(config.platform, config.layout, config.page_bytes, config.block_size_tokens);
-  // Waste is worst when the next group of pages is mapped ahead but still empty. So the prompt here
-  // fills exactly one group, and decode steps follow.
+  // Waste is worst when the next group of pages is mapped ahead, but still empty. So the prompt
+  // fills exactly one group of pages, and decode steps follow.
   QUIRE_ASSIGN_OR_RETURN(const WindowRunResult result,
                          ServeInWindows(config, Alike(1, shape.tokens_per_group, 16)));
   return result.most_wasted_bytes;

@@ -17,7 +17,8 @@ namespace {
 
 constexpr std::string_view kKey = "tokenizer.ggml.pre";
 
-// The first three are WordSplitter's, by their exact text.
+// WordSplitter recognizes the first three patterns by their exact text. A pattern with any other
+// text runs in the slower Pattern engine.
 constexpr char kGpt2Words[] =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 constexpr char kLlama3Words[] =
@@ -30,7 +31,8 @@ constexpr char kTekkenWords[] =
     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|)"
     R"(\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
-// Names of one pre-tokenizer. Its steps cut a text one after another.
+// A pre-tokenizer and its names in GGUF files. The patterns are applied in order: each one cuts the
+// pieces that the previous one made.
 struct Row {
   std::vector<std::string_view> names;
   std::vector<const char*> patterns;
@@ -89,7 +91,7 @@ absl::StatusOr<GgufPreTokenizer> ReadGgufPreTokenizer(const GgufMetadata& metada
                                 .pre_tokenizer = StepsOf(row),
                                 .ignore_merges = row.ignore_merges,
                                 .adds_bos = row.adds_bos};
-      // Qwen's own tokenizer.json. llama.cpp leaves it out.
+      // Qwen's own tokenizer.json has this normalizer, although llama.cpp leaves it out.
       if (name == "qwen2") {
         found.normalizer = {{"type", "NFC"}};
       }

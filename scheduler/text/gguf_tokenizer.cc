@@ -31,16 +31,16 @@ constexpr std::string_view kMergesKey = "tokenizer.ggml.merges";
 constexpr std::string_view kScoresKey = "tokenizer.ggml.scores";
 constexpr std::string_view kKeyPrefix = "tokenizer.ggml.";
 constexpr double kMaxScore = 1e30;
-// Upper bound on the tokens and on the merges, as on the values of a tokenizer.json: some hundred
-// bytes of memory each.
+// Upper bound on the tokens, and on the merges. Each takes some hundred bytes of memory. The values
+// of a tokenizer.json have the same bound.
 constexpr size_t kMaxElements = 4'000'000;
-constexpr char kSpmSpace[] = "\xE2\x96\x81";  // U+2581, SentencePiece's space
+constexpr char kSpmSpace[] = "\xE2\x96\x81";  // U+2581, which stands for a space in SentencePiece
 
-// The checked tokens of a file, by id.
+// The tokens of a file, after ReadVocabulary has checked them.
 struct GgufVocabulary {
-  std::vector<std::string_view> tokens;  // may be empty texts
+  std::vector<std::string_view> tokens;  // by id; a text may be empty
   std::vector<GgufTokenType> types;
-  absl::flat_hash_map<std::string_view, TokenId> ids;  // without empty texts
+  absl::flat_hash_map<std::string_view, TokenId> ids;  // by text; without empty texts
 
   bool HasType(std::string_view text, std::initializer_list<GgufTokenType> any_of) const {
     const auto found = ids.find(text);
@@ -48,7 +48,8 @@ struct GgufVocabulary {
            std::find(any_of.begin(), any_of.end(), types[static_cast<size_t>(found->second)]) !=
                any_of.end();
   }
-  // True for the tokens that the model makes from text. Others are found by their whole text only.
+  // Returns true if the token belongs to the BPE model's vocabulary. The other types, kUnknown and
+  // kControl, match only as added tokens.
   bool IsInModel(std::string_view text) const {
     return HasType(text,
                    {GgufTokenType::kUndefined,
@@ -103,7 +104,7 @@ absl::StatusOr<GgufVocabulary> ReadVocabulary(const GgufMetadata& metadata) {
   return vocabulary;
 }
 
-// Returns `model.vocab`.
+// Returns the field model.vocab of tokenizer.json: the ids of the BPE model's tokens, and of unk.
 Json VocabularyJson(const GgufVocabulary& vocabulary, std::optional<TokenId> unk) {
   Json json = Json::object();
   for (const auto& [text, id] : vocabulary.ids) {
@@ -133,7 +134,8 @@ Json AddedTokens(const GgufVocabulary& vocabulary) {
   return json;
 }
 
-// Returns a TemplateProcessing with the tokens that the file puts around each text.
+// Returns a TemplateProcessing that puts bos before each text and eos after it, if the file says
+// so.
 absl::StatusOr<Json> PostProcessorJson(const GgufMetadata& metadata,
                                        const GgufVocabulary& vocabulary,
                                        bool adds_bos_by_default) {
@@ -166,8 +168,8 @@ absl::StatusOr<Json> PostProcessorJson(const GgufMetadata& metadata,
               {"special_tokens", std::move(names)}};
 }
 
-// Returns an error unless the vocabulary has a token for each byte in [first, last]. `text_of`: the
-// byte's text.
+// Returns an error unless the vocabulary has a token for each byte from range.first to
+// range.second. text_of(byte) returns the text of the byte's token.
 template <typename TextOf>
 absl::Status CheckBytes(const GgufMetadata& metadata,
                         const GgufVocabulary& vocabulary,
@@ -181,7 +183,7 @@ absl::Status CheckBytes(const GgufMetadata& metadata,
   return absl::OkStatus();
 }
 
-// Reads "left right". A left part may begin with a space.
+// Reads the merges, each of which is a text "LEFT RIGHT". LEFT may begin with a space.
 absl::StatusOr<Json> ReadMerges(const GgufMetadata& metadata, const GgufVocabulary& vocabulary) {
   QUIRE_ASSIGN_OR_RETURN(const std::vector<std::string_view> merges,
                          ReadStrings(metadata, kMergesKey));
@@ -213,8 +215,8 @@ absl::StatusOr<Json> ReadMerges(const GgufMetadata& metadata, const GgufVocabula
 }
 
 absl::StatusOr<Json> ByteLevelJson(const GgufMetadata& metadata, const GgufVocabulary& vocabulary) {
-  // Text loses bytes without a token, as in Hugging Face. SmolLM's vocabulary lacks 21, none of
-  // them printable ASCII.
+  // Requires tokens only for printable ASCII. Encode drops other bytes that have no token, as in
+  // Hugging Face. SmolLM's vocabulary has no tokens for 21 bytes.
   QUIRE_RETURN_IF_ERROR(CheckBytes(metadata, vocabulary, {' ', '~'}, [](uint8_t byte) {
     std::string text;
     AppendUtf8(ByteToCharacter(byte), &text);
@@ -250,7 +252,8 @@ absl::StatusOr<Json> MergesOfScores(const GgufMetadata& metadata,
   }
   std::vector<SpmToken> tokens;
   for (size_t i = 0; i < scores.size(); ++i) {
-    // SentencePiece finds user-defined tokens before it merges, and makes byte tokens afterwards.
+    // SentencePiece finds user-defined tokens before it merges, and makes byte tokens after it has
+    // merged. So neither kind takes part in merges.
     const bool is_merged = vocabulary.HasType(
         vocabulary.tokens[i],
         {GgufTokenType::kUndefined, GgufTokenType::kNormal, GgufTokenType::kUnused});

@@ -1,9 +1,10 @@
-// TokenizerJsonFromGguf writes the tokenizer of a GGUF file as a tokenizer.json, which
-// Tokenizer::FromJson reads. Vocabularies of two models are known: `gpt2`, byte-level BPE with the
-// merges in the file; `llama`, SentencePiece BPE, whose merges follow from the tokens' scores.
+// TokenizerJsonFromGguf translates the tokenizer of a GGUF file into a tokenizer.json, which
+// Tokenizer::FromJson reads. It supports two values of tokenizer.ggml.model: `gpt2`, byte-level BPE
+// with the merges in the file; `llama`, SentencePiece BPE, whose merges follow from the tokens'
+// scores.
 //
-// Control tokens become special added tokens; user-defined tokens become added tokens that are not
-// special. An empty token's id names no token.
+// Control tokens and unknown tokens become special added tokens. User-defined tokens become added
+// tokens that are not special. A token with an empty text is left out, so its id names no token.
 //
 // Thread safety: free functions, safe from any thread.
 // Errors:        those of GgufMetadata; kInvalidArgument, reason MODEL_FILE. The message names the
@@ -24,8 +25,8 @@ namespace quire {
 
 absl::StatusOr<Json> TokenizerJsonFromGguf(const GgufMetadata& metadata);
 
-// Returns FoldHash of the keys that TokenizerJsonFromGguf reads, so that files that differ only in
-// their weights have one tokenizer.
+// Returns FoldHash of all keys tokenizer.ggml.* and their values. So files that differ only in
+// their weights get the same digest.
 uint64_t DigestOfGgufTokenizer(const GgufMetadata& metadata);
 
 }  // namespace quire

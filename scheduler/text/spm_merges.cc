@@ -60,7 +60,7 @@ std::optional<std::vector<SpmMerge>> SpmMerges(const std::vector<SpmToken>& toke
                         .right_characters = NumCharacters(right)});
     }
   }
-  // Stable: other equal merges stay in the order of the tokens.
+  // A stable sort keeps merges that compare equal in the order of `tokens`.
   std::stable_sort(ranked.begin(), ranked.end(), ComesBefore);
   std::vector<SpmMerge> merges;
   merges.reserve(ranked.size());

@@ -1,7 +1,7 @@
-// SpmMerges finds the merges of a SentencePiece BPE vocabulary. SentencePiece merges the two
-// neighbors whose joined text is the token of the highest score. So each split of a token into two
-// tokens is a merge, and its rank follows from the score of the joined token. If scores are equal,
-// the longer left part comes first, as in Hugging Face transformers.
+// SpmMerges derives BPE merges from the scores of a SentencePiece vocabulary. SentencePiece merges
+// the two neighbors whose joined text is the token with the highest score. So each split of a token
+// into two tokens is a merge, ranked by the score of the joined token. If scores are equal, the
+// merge with the longer left part comes first, as in Hugging Face transformers.
 //
 // Thread safety: a free function, safe from any thread.
 // Cost:          for each token its length squared; kMaxSpmWork bounds the sum.
@@ -17,10 +17,10 @@
 
 namespace quire {
 
-// Upper bound on the sum of the tokens' squared lengths in bytes. Gemma's 262,144 tokens need
-// 2^24.5; a hostile file could otherwise take minutes.
+// Upper bound on the sum of the tokens' squared lengths in bytes. Without it a hostile file could
+// take minutes. Gemma's 262,144 tokens need 2^24.5.
 inline constexpr uint64_t kMaxSpmWork = uint64_t{1} << 30;
-// Upper bound on the merges, of which Gemma has 580,604.
+// Upper bound on the number of merges. Gemma has 580,604.
 inline constexpr size_t kMaxSpmMerges = size_t{1} << 22;
 
 struct SpmToken {
@@ -33,8 +33,9 @@ struct SpmMerge {
   std::string_view right;
 };
 
-// Returns the merges, the first one first. Returns nullopt if a bound is exceeded. `tokens`: the
-// tokens that merges may use and make, without duplicates, in valid UTF-8.
+// Returns the merges in order of their rank, the highest score first. Returns nullopt if
+// kMaxSpmWork or kMaxSpmMerges is exceeded. `tokens`: the tokens that merges may use and make.
+// REQUIRES: tokens are valid UTF-8, without duplicates.
 std::optional<std::vector<SpmMerge>> SpmMerges(const std::vector<SpmToken>& tokens);
 
 }  // namespace quire

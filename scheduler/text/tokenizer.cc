@@ -27,7 +27,7 @@
 namespace quire {
 namespace {
 
-// Upper bound on a file's size. The largest known file (Gemma 3, 262k tokens) has 33 MB.
+// Upper bound on the size of a tokenizer.json. The largest known (Gemma 3, 262k tokens) has 33 MB.
 constexpr int64_t kMaxFileBytes = int64_t{256} << 20;
 // Published files have up to two million JSON values: one for a token, up to three for a merge.
 constexpr JsonLimits kFileLimits = {.max_values = 4'000'000};
@@ -39,12 +39,12 @@ JsonNode Component(const JsonNode& root, const char* key) {
   return JsonNode(it == root.json().end() ? &null : &*it, key);
 }
 
-// Finds the ranges inside parts of a text. Call In() once for each part, from left to right.
+// Cuts ranges of a text to parts of the text. Call In() once for each part, from left to right.
 class RangeReader {
  public:
   explicit RangeReader(std::span<const ByteRange> ranges) : rest_(ranges) {}
 
-  // Returns the ranges within the part, as offsets in the part.
+  // Returns the pieces of the ranges that lie in the part, as offsets from the part's begin.
   std::vector<ByteRange> In(ByteRange part) {
     while (!rest_.empty() && rest_[0].end <= part.begin) {
       rest_ = rest_.subspan(1);
@@ -80,7 +80,7 @@ struct Tokenizer::Parts {
   // token's content, normalized if AddedToken::normalized is true.
   absl::StatusOr<std::vector<std::string>> AddedTexts() const;
   absl::Status IndexAddedTokens(const std::vector<std::string>& texts);
-  // plain_ranges: offsets in the section.
+  // plain_ranges: as in Tokenizer::Encode, but as offsets in the section.
   absl::Status EncodeSection(std::string_view section,
                              bool at_text_start,
                              std::vector<ByteRange> plain_ranges,
@@ -149,8 +149,8 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::FromJson(const Json& json)
   if (!json.is_object()) {
     return InvalidArgument("TOKENIZER", "tokenizer: must be an object");
   }
-  // `truncation` and `padding` are ignored: they are defaults of training scripts, and do not
-  // change how a text is encoded.
+  // `truncation` and `padding` are accepted and ignored, because they are defaults of training
+  // scripts, and do not change how a text is encoded.
   QUIRE_RETURN_IF_ERROR(root.CheckKeys({"version",
                                         "truncation",
                                         "padding",
@@ -185,8 +185,8 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::FromJson(const Json& json)
 }
 
 absl::StatusOr<std::vector<std::string>> Tokenizer::Parts::AddedTexts() const {
-  // One budget serves all added tokens together. A budget for each token would not bound the work
-  // of a file with many added tokens.
+  // All added tokens share one budget. With a budget for each token, the work for a file with many
+  // added tokens would be unbounded.
   TextBudget budget(vocabulary->added_bytes());
   size_t num_bytes = 0;
   std::vector<std::string> texts;
@@ -267,7 +267,7 @@ absl::StatusOr<std::vector<TokenId>> Tokenizer::Encode(std::string_view utf8_tex
                                                   budget,
                                                   &ids));
     }
-    // Bounds the ids of all sections together: each section alone may stay below the limit.
+    // Bounds the ids of all sections together, because each section alone may stay below the limit.
     if (!budget->HasRoomFor(ids.size())) {
       return budget->status();
     }

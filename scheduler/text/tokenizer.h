@@ -7,8 +7,8 @@
 // Errors:        Load: the errors of ReadFile; the errors of ParseJson; kInvalidArgument TOKENIZER,
 //                with the violated rule; the errors of GgufFile::Open and TokenizerJsonFromGguf.
 //                Encode: kInvalidArgument INVALID_UTF8; kInvalidArgument TOKENIZE_BUDGET if the
-//                text takes too much work or gives too many tokens, which the files of the models
-//                named above never cause; kResourceExhausted TOKENIZE_MEMORY; the error that the
+//                text takes too much work or gives too many tokens (never with the tokenizers of
+//                the models named above); kResourceExhausted TOKENIZE_MEMORY; the error that the
 //                budget's StopCheck returned.
 // Cost:          Load takes about 0.5 s for 128k tokens. Encode is O(n log n) in bytes for every
 //                text; Decode is O(bytes). No recursion on the depth or size of any input.
@@ -58,15 +58,13 @@ class Tokenizer {
   absl::StatusOr<std::vector<TokenId>> Encode(std::string_view utf8_text,
                                               bool add_special_tokens,
                                               bool parse_special) const;
-  // Encodes as the method above does, with a budget that the caller made for this text. Fails if
-  // the budget is used up.
+  // As above, with a budget that the caller made for this text. Fails if the budget is used up.
   absl::StatusOr<std::vector<TokenId>> Encode(std::string_view utf8_text,
                                               bool add_special_tokens,
                                               bool parse_special,
                                               TextBudget* budget) const;
-  // Encodes as the method above does, but reads each special token that overlaps plain_ranges as
-  // plain text. The borders of the ranges do not cut words. REQUIRES: plain_ranges are in order and
-  // do not overlap.
+  // As above, but a special token's name that overlaps one of plain_ranges is read as plain text. A
+  // word may cross the border of a range. REQUIRES: plain_ranges are in order and do not overlap.
   absl::StatusOr<std::vector<TokenId>> Encode(std::string_view utf8_text,
                                               bool add_special_tokens,
                                               bool parse_special,
@@ -78,22 +76,24 @@ class Tokenizer {
   // same text in pieces.
   std::string Decode(std::span<const TokenId> ids, bool skip_special_tokens) const;
 
-  // FoldHash of the file's bytes, to tell files apart; of a GGUF file's tokenizer alone; 0 if there
-  // was no file.
+  // Returns FoldHash of tokenizer.json's bytes, or DigestOfGgufTokenizer for a GGUF file. Equal
+  // tokenizer files have equal digests. Returns 0 if the tokenizer was not loaded from a file.
   uint64_t file_digest() const { return file_digest_; }
 
   // One more than the largest id. A smaller id may have no token: see IsValidId.
   int32_t vocab_size() const;
-  // True if the id names a token. False for negative ids, for ids below vocab_size() that the file
-  // gives to no token, and for ids from vocab_size() on, which a model may have as padding.
+  // Returns true if the id names a token. Returns false for negative ids, for ids from vocab_size()
+  // on (a model may have such ids as padding), and for smaller ids that the file gives to no token.
   bool IsValidId(TokenId id) const;
-  // True if the id names a special added token, one that skip_special_tokens leaves out.
+  // Returns true if the id names a special added token, which skip_special_tokens leaves out.
   bool IsSpecial(TokenId id) const;
 
-  // The token as the file writes it ("Ġthe", "▁the", "<0x0A>", "</s>"); "" when !IsValidId(id).
+  // Returns the token as the file writes it ("Ġthe", "▁the", "<0x0A>", "</s>"). Returns "" if
+  // !IsValidId(id).
   std::string_view TokenText(TokenId id) const;
-  // The bytes that the token stands for inside a text (" the", " the", "\n", "</s>"), for per-token
-  // output such as logprobs. They need not be whole characters. "" when !IsValidId(id).
+  // Returns the bytes for which the token stands inside a text (" the", " the", "\n", "</s>"), for
+  // per-token output such as logprobs. They may be part of a character. Returns "" if
+  // !IsValidId(id).
   std::string_view TokenBytes(TokenId id) const;
   // Returns the id of the token that the file writes as token_text, or nullopt.
   std::optional<TokenId> FindToken(std::string_view token_text) const;

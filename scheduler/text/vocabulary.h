@@ -26,15 +26,15 @@
 
 namespace quire {
 
-// Upper bound on the bytes of a token's text, so that the text of a few tokens is short. Known
+// Upper bound on the bytes of a token's text, so that a few tokens never make a long text. Known
 // vocabularies have tokens of up to a few hundred bytes.
 inline constexpr size_t kMaxTokenBytes = 4096;
-// Upper bound on the bytes of an added token's content, so that a search at every byte of a text is
-// cheap. Known models need 43.
+// Upper bound on the bytes of an added token's content, because added tokens are searched at every
+// byte of a text. Known models need at most 43.
 inline constexpr size_t kMaxAddedTokenBytes = 256;
 
-// An entry of added_tokens in tokenizer.json. The tokenizer finds an added token by its content,
-// before it cuts the text into pieces, instead of making it by merges.
+// An entry of added_tokens in tokenizer.json. The tokenizer finds added tokens by their content,
+// before it cuts the text into pieces. BPE merges do not make them.
 struct AddedToken {
   TokenId id = 0;
   std::string content;
@@ -63,7 +63,7 @@ class Vocabulary {
   }
 
   std::optional<TokenId> Find(std::string_view text) const;
-  // As Find, among the model's own tokens only.
+  // As Find, but returns nullopt for an added token that is not in model.vocab.
   std::optional<TokenId> FindInModel(std::string_view text) const;
 
   const std::vector<AddedToken>& added_tokens() const { return added_tokens_; }

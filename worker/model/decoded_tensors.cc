@@ -18,7 +18,7 @@ namespace quire {
 namespace {
 
 constexpr int64_t kBf16Bytes = 2;
-// Weights that are decoded at a time: few enough for the CPU's cache.
+// Upper bound on the weights decoded at a time, so that they stay in the CPU's cache.
 constexpr int64_t kMaxWeightsPerPiece = int64_t{1} << 15;
 
 class Finder {
@@ -29,7 +29,7 @@ class Finder {
     return *WeightOf(tensor).tensor->format;
   }
 
-  // Does nothing if the tensor is not quantized.
+  // Marks the tensor to be decoded. Does nothing if the tensor is not quantized.
   void Decode(const TensorShape& tensor) {
     const WeightFormat format = FormatOfTensor(tensor);
     if (!IsQuantized(format)) {
@@ -41,7 +41,8 @@ class Finder {
     found_.added_bytes += tensor.rows * tensor.cols * kBf16Bytes - WeightOf(tensor).tensor->bytes;
   }
 
-  // Fails if the rank's columns begin or end inside a group of inputs.
+  // Checks a tensor that keeps its format. Fails if the rank's columns begin or end inside a group
+  // of kInputGroup inputs; the last group may be shorter.
   absl::Status Keep(const TensorShape& tensor) const {
     const Slice columns = tensor.held_cols;
     const int64_t end = columns.begin + columns.count;
@@ -67,7 +68,7 @@ class Finder {
   TensorsToDecode Take() { return std::move(found_); }
 
  private:
-  // The files have the tensor, because CheckWeightFiles has accepted them.
+  // The files have the tensor, because CheckWeightFiles has accepted the files.
   const WeightRef& WeightOf(const TensorShape& tensor) const {
     return files_.tensors().find(tensor.name)->second;
   }
@@ -125,7 +126,7 @@ absl::Status DecodedTensors::Read(const TensorShape& tensor,
     return source_.Read(tensor, begin, out);
   }
   const int64_t cols = tensor.held_cols.count;
-  int64_t at = begin / kBf16Bytes;  // in the weights of the part
+  int64_t at = begin / kBf16Bytes;  // index of a weight in the rank's part
   while (!out.empty()) {
     const int64_t left = std::ssize(out) / kBf16Bytes;
     const int64_t col = at % cols;

@@ -1,12 +1,12 @@
-// DecodedTensors decodes quantized tensors to bf16 as they are read, for backends that cannot
-// multiply their format. Rounds to nearest, ties to even.
+// DecodedTensors decodes the quantized tensors of a GGUF file to bf16 while they are read, if the
+// backend cannot multiply their formats. Rounds to nearest, ties to even.
 //
-// FindTensorsToDecode decides which tensors these are. The matrices of one linear layer (q, k and
-// v; gate and up) keep their formats only if all of them can. A table that tokens are looked up in
-// keeps any format in main memory.
+// FindTensorsToDecode chooses these tensors. The matrices of one linear layer (q, k and v; gate and
+// up) keep their quantized formats only if all are quantized and the backend can multiply all. A
+// token table in main memory keeps any format, unless it is also the output matrix.
 //
 // Thread safety: Read is safe from any thread.
-// Cost:          Read takes at most 1 MiB beside its output.
+// Cost:          Read allocates at most 1 MiB besides its output.
 #ifndef QUIRE_WORKER_MODEL_DECODED_TENSORS_H_
 #define QUIRE_WORKER_MODEL_DECODED_TENSORS_H_
 
@@ -30,13 +30,14 @@ namespace quire {
 struct TensorsToDecode {
   std::set<std::string> names;
   std::set<std::string> formats;  // ggml's names
-  int64_t held_bytes = 0;         // of the parts that this rank holds, as bf16
-  int64_t added_bytes = 0;        // by which decoding makes the whole tensors larger
+  int64_t held_bytes = 0;         // bytes of this rank's parts in bf16
+  int64_t added_bytes = 0;        // growth of the whole tensors by decoding
 };
 
-// `layout`: of one rank of num_ranks. Errors: kInvalidArgument, reason MODEL_FILE, if the rank's
-// columns of a tensor that keeps its format begin or end inside a group of kInputGroup weights.
-// REQUIRES: CheckWeightFiles has accepted the files.
+// Returns the quantized tensors to decode. `layout`: the part of one rank of num_ranks. Errors:
+// kInvalidArgument, reason MODEL_FILE, if the rank's columns of a tensor that keeps its format
+// begin or end inside a group of kInputGroup weights. REQUIRES: CheckWeightFiles has accepted the
+// files.
 absl::StatusOr<TensorsToDecode> FindTensorsToDecode(const WeightLayout& layout,
                                                     int32_t num_ranks,
                                                     const WeightFiles& files,
@@ -59,7 +60,7 @@ class DecodedTensors final : public TensorSource {
                     std::span<std::byte> out) const override;
 
  private:
-  // Decodes the part of the tensor that `piece` holds. REQUIRES: `out` has its size.
+  // Decodes the slices held_rows and held_cols of `piece`. REQUIRES: `out` has their size in bf16.
   absl::Status Decode(const TensorShape& piece, std::span<std::byte> out) const;
 
   const TensorSource& source_;

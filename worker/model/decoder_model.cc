@@ -44,7 +44,8 @@ KvCacheScales ScalesFor(const LayerWeights& weights, const KvCacheLayout& layout
                                                                 : KvCacheScales{};
 }
 
-// Returns a step of padding alone: sequences of length 0 that decode a token without a slot.
+// Returns a batch of padding only. Each of its sequences has length 0 and one new token, which has
+// no slot.
 Batch PaddingBatch(int32_t num_seqs, bool reads_windows) {
   const auto count = static_cast<size_t>(num_seqs);
   Batch batch;
@@ -409,8 +410,9 @@ void DecoderModel::Normalize(const NormWeights& norm,
                  .out_f32 = replace ? workspace_.residual.floats() : nullptr});
 }
 
-// Only the listed rows go through the last norm and the output matrix. Embed gathers these rows: it
-// takes the residual as its token table and the pending delta as its position table.
+// Only the listed rows go through the last norm and the output matrix. Embed gathers these rows and
+// adds the pending delta: it takes the residual as its token table and the pending delta as its
+// position table.
 void DecoderModel::Logits(const int32_t* rows,
                           int64_t num_logits,
                           std::span<const int32_t> num_candidates) {
@@ -465,10 +467,11 @@ void DecoderModel::Logits(const int32_t* rows,
   }
 }
 
-// A layer computes its residual from the previous layer's residual and from sums over the ranks.
-// The sums are equal on all ranks. So if a rank's residual differed after any layer, it almost
-// certainly differs after the last layer too. The hash cannot detect an error made before a sum
-// over the ranks, because the sum spreads the error to all ranks alike.
+// Hashing the rows after the last layer suffices. A layer computes its residual from the previous
+// layer's residual and from sums over the ranks. The sums are equal on all ranks. So if a rank's
+// residual differed after any layer, it almost certainly differs after the last layer too. The hash
+// cannot detect an error made before a sum over the ranks, because the sum spreads the error to all
+// ranks alike.
 uint64_t DecoderModel::HashRows(int64_t num_tokens) const {
   FoldHash hash;
   const auto add = [&](const void* rows, DType dtype) {

@@ -55,8 +55,8 @@ class DecoderModel : public Model {
   }
 
  private:
-  // Memory of one step. Elements have the backend's activation type unless a comment says fp32.
-  // Dimensions 'of the share' count this rank's part only.
+  // Memory of one step. Elements have the backend's activation type unless a comment names another
+  // type. Dimensions 'of the share' count this rank's part only.
   struct Workspace {
     DeviceBuffer residual;  // fp32 [num_tokens, hidden_size], the sum over layers
     DeviceBuffer hidden;    // [num_tokens, hidden_size], input of a sub-layer
@@ -92,25 +92,25 @@ class DecoderModel : public Model {
   // Adds delta to the residual, unless delta is null. Then sets hidden to norm(residual). If
   // `replace` is true, also sets the residual to hidden, in fp32.
   void Normalize(const NormWeights& norm, const void* delta, bool replace, int64_t num_tokens);
-  // Computes the logits of num_logits tokens; `rows` lists their rows in the residual. See
-  // GatherParams for num_candidates.
+  // Computes the logits of num_logits tokens. rows[i] is the i-th token's row in the residual.
+  // num_candidates: see GatherParams.
   void Logits(const int32_t* rows, int64_t num_logits, std::span<const int32_t> num_candidates);
   float* GatheredLogits();
   uint64_t HashRows(int64_t num_tokens) const;
 
   const ModelConfig config_;
   const RankShare share_;
-  std::vector<int64_t> vocab_widths_;  // by rank: tokens of the vocabulary in the rank's share
+  std::vector<int64_t> vocab_widths_;  // by rank: number of vocabulary tokens in its share
   const DecoderWeights weights_;
   KernelBackend& backend_;
   std::optional<RopeTable> rope_;
-  int32_t rope_length_ = 0;  // RopeLength of rope_
+  int32_t rope_length_ = 0;  // RopeLength for which rope_ was made
   Workspace workspace_;
   // A sub-layer's output that the next norm must add to the residual, or null.
   const void* pending_delta_ = nullptr;
   uint64_t row_hash_ = 0;
   StepInputs inputs_;     // of the last Begin
-  int32_t num_rows_ = 0;  // tokens of the last Begin's batch, its padding included
+  int32_t num_rows_ = 0;  // tokens of the last Begin's batch, with padding
 };
 
 }  // namespace quire

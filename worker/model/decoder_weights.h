@@ -24,7 +24,7 @@ struct NormWeights {
   DeviceBuffer bias;    // fp32 [width], or empty
 };
 
-// A matrix that is looked up by rows.
+// A table of which single rows are looked up, by token or by position.
 struct TableWeights {
   DeviceBuffer data;  // empty if tokens are looked up in the packed lm_head instead
   WeightFormat format = WeightFormat::kF32;

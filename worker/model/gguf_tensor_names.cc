@@ -22,10 +22,10 @@ constexpr std::array<NamePair, 3> kModelNames = {{
     {"output", "lm_head"},
 }};
 
-// Stand before a layer's number.
+// Text before a layer's number.
 constexpr NamePair kLayers = {"blk.", "model.layers."};
 
-// Modules of a layer, after its number and a dot.
+// Names of a layer's modules, without kLayers, the layer's number and a dot.
 constexpr std::array<NamePair, 11> kLayerNames = {{
     {"attn_norm", "input_layernorm"},
     {"attn_q", "self_attn.q_proj"},
@@ -42,7 +42,7 @@ constexpr std::array<NamePair, 11> kLayerNames = {{
 
 using Side = std::string_view NamePair::*;
 
-// Returns the other side's name, or nullopt if no pair has the module.
+// Returns the module's name on side `to`, or nullopt if no pair has `module` on side `from`.
 std::optional<std::string_view> OtherName(std::span<const NamePair> pairs,
                                           std::string_view module,
                                           Side from,

@@ -1,5 +1,5 @@
-// Tensors of GGUF files have names of their own: "blk.3.attn_q.weight" is
-// "model.layers.3.self_attn.q_proj.weight" in Hugging Face transformers.
+// Translates tensor names between GGUF files and Hugging Face transformers: "blk.3.attn_q.weight"
+// is "model.layers.3.self_attn.q_proj.weight" in transformers.
 //
 // Thread safety: free functions, safe from any thread.
 // Source:        gguf.TensorNameMap of ggml's Python package.
@@ -12,7 +12,8 @@
 
 namespace quire {
 
-// Both return nullopt for a tensor that no model of the architectures llama, qwen2 and qwen3 has.
+// Both return nullopt unless the name is that of a weight or bias of a llama, qwen2 or qwen3 model.
+// rope_freqs.weight has no name in transformers, so HuggingFaceNameOf returns nullopt for it.
 std::optional<std::string> HuggingFaceNameOf(std::string_view gguf_name);
 std::optional<std::string> GgufNameOf(std::string_view hugging_face_name);
 

@@ -22,8 +22,8 @@ constexpr std::array<std::string_view, 4> kValueNames = {
     ".v_scale", ".v_proj.v_scale", ".v_proj.output_scale", ".kv_scale"};
 constexpr std::string_view kQueryName = ".q_scale";
 
-// Bounds of a valid scale. The scales of real models lie well within them, since the magnitudes of
-// keys and values lie within the range of f16.
+// Bounds of a valid scale. Scales of real models lie well inside these bounds, because keys and
+// values themselves fit in f16.
 constexpr float kLeastScale = 1e-9F;
 constexpr float kMostScale = 1e9F;
 

@@ -29,8 +29,8 @@
 namespace quire {
 namespace {
 
-// Returns the tensors of which this rank holds the same part as the previous rank. The first rank
-// with a part counts it in its weights_sum, so this rank leaves these tensors out.
+// Returns the names of the tensors of which this rank holds the same part as the previous rank.
+// Only the first rank with a part counts it in weights_sum, so this rank leaves these tensors out.
 std::set<std::string> TensorsCountedByRankBefore(const RankShare& share,
                                                  const ModelConfig& config,
                                                  const WeightLayout& whole) {
@@ -55,8 +55,8 @@ std::set<std::string> TensorsCountedByRankBefore(const RankShare& share,
   return names;
 }
 
-// Logs the number and size of the model's files, and what must be decoded. REQUIRES: `admit` has
-// accepted the weights. After a refusal only the error is logged.
+// Logs the number and size of the model's files, and which quantized tensors are decoded. REQUIRES:
+// `admit` has accepted the weights, so that a refusal logs only its error.
 void LogFound(const WeightFiles& files,
               const TensorsToDecode& decoded,
               const QuantizedMatrices& quantized) {
@@ -82,7 +82,7 @@ void LogFound(const WeightFiles& files,
   }
 }
 
-// `layout`: of this rank. `scales` has one entry per layer or is empty.
+// `layout`: this rank's part. `scales` has one entry per layer, or is empty: all scales are then 1.
 absl::StatusOr<std::unique_ptr<Model>> MakeModel(ModelConfig config,
                                                  const RankShare& share,
                                                  const WeightLayout& layout,
@@ -127,7 +127,7 @@ absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& model_path,
   const FileTensors stored(files, not_counted);
   const QuantizedTensors plain(stored, quantized, not_counted);
   const WeightLayout layout = SliceFor(share, config, std::move(whole));
-  TensorsToDecode decoded;  // a directory has no WeightFormat that is quantized
+  TensorsToDecode decoded;  // empty for a directory: safetensors has no quantized WeightFormat
   if (files.is_gguf()) {
     QUIRE_ASSIGN_OR_RETURN(decoded, FindTensorsToDecode(layout, share.size, files, backend));
   }

@@ -15,8 +15,8 @@ namespace quire {
 namespace {
 
 constexpr auto kRedrawInterval = std::chrono::milliseconds(50);
-// A line is logged after each quarter, and at least this often, because a quarter of a large model
-// takes minutes to load.
+// Longest time between two log lines. A line is also logged after each quarter, but a quarter of a
+// large model takes minutes to load.
 constexpr auto kLogInterval = std::chrono::seconds(10);
 constexpr double kBytesPerMb = 1e6;
 
@@ -73,7 +73,7 @@ void LoadProgressBar::Update(const LoadProgress& progress) {
     return;
   }
   if (is_finished && last_quarter_ > 4) {
-    return;  // last_quarter_ is 5: the last line was written already
+    return;  // last_quarter_ is 5: the line of 100 % was shown before
   }
   last_drawn_ = now;
   last_quarter_ = is_finished ? 5 : quarter;

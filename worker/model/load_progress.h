@@ -1,5 +1,6 @@
 // LoadProgressBar shows on standard error how far weights are loaded: one line, redrawn. If
-// standard error is no terminal, the bar logs a line at every quarter and every 10 s instead.
+// standard error is not a terminal, the bar instead logs a line after every quarter of the bytes,
+// and at least every 10 s.
 //
 //   Loading weights: 100% Completed | 146/146 tensors, 508/508 MB [00:01<00:00, 412 MB/s]
 //

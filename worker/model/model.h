@@ -65,8 +65,9 @@ class Model {
   // and on GPUs, since bits may differ between GPUs.
   virtual uint64_t row_hash() const = 0;
 
-  // Computes RoPE for contexts of this length. length: RopeLength of the model, which is 0 for
-  // most. An epoch that ran with another length cannot go on.
+  // Computes RoPE for contexts of this length. length: RopeLength of the model, or 0 if its RoPE
+  // does not depend on the length, as with most models. An epoch with another length cannot go on,
+  // because its cached keys were rotated by other frequencies.
   virtual void FixRope(int32_t /*length*/) {}
 
   // Allocates all memory for steps within these bounds, including the backend's memory, so that
@@ -109,16 +110,16 @@ using AdmitWeightsFn =
 // model.safetensors.index.json with its shards. Reads only the weights of the rank's share. All
 // files are validated before memory for weights is allocated. Weights in a format that the backend
 // cannot multiply are decoded to bf16. The backend must outlive the model.
-// Errors: kInvalidArgument or kNotFound, message "load: <file>: <rule>", reason MODEL_FILE; those
-// of ShareOf and `admit`.
+// Errors: kInvalidArgument or kNotFound, message "load: <file>: <rule>", reason MODEL_FILE;
+// kResourceExhausted; those of ShareOf and `admit`.
 absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& model_path,
                                                  KernelBackend& backend,
                                                  const LoadProgressFn& progress,
                                                  RankPlace place = {},
                                                  const AdmitWeightsFn& admit = nullptr);
 
-// Makes a model as config.json describes it, with random weights from a seed. Benchmarks then need
-// no weight files. Errors: those of LoadModelConfig and `admit`; kResourceExhausted.
+// Makes the model that config.json describes, with random weights from a seed, so that benchmarks
+// need no weight files. Errors: those of LoadModelConfig, ShareOf and `admit`; kResourceExhausted.
 absl::StatusOr<std::unique_ptr<Model>> MakeDummyModel(const std::string& model_dir,
                                                       uint64_t seed,
                                                       KernelBackend& backend,

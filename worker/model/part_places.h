@@ -1,6 +1,7 @@
-// PartPlaces says where the part of a tensor that a rank holds lies in the bytes of the whole
-// tensor. A part is whole weight blocks: those of which the rank holds a column. A vector is one
-// row, and a vector whose elements are paired is a matrix of one column.
+// PartPlaces maps bytes of the part of a tensor that a rank holds to byte offsets in the whole
+// tensor. A part consists of whole weight blocks: each block with at least one column of the rank.
+// A vector counts as one row; a vector with paired elements (TensorShape::paired_head_rows) counts
+// as a matrix of one column.
 //
 // Thread safety: immutable.
 #ifndef QUIRE_WORKER_MODEL_PART_PLACES_H_
@@ -62,7 +63,8 @@ class PartPlaces {
     }
   }
 
-  // Whether the part begins, at this offset in the whole tensor, inside a block.
+  // Returns true if the block at this offset of the whole tensor is the first in its row of the
+  // part, and the part's first column is not the block's first.
   bool BeginsInsideBlock(int64_t offset) const {
     return begins_inside_block_ && offset % file_row_bytes_ == row_begin_;
   }
@@ -82,9 +84,9 @@ class PartPlaces {
   int32_t paired_rows_;
   int64_t first_row_ = 0;
   int64_t num_rows_ = 0;
-  int64_t row_bytes_ = 0;       // of the part
-  int64_t file_row_bytes_ = 0;  // of the whole tensor
-  int64_t row_begin_ = 0;       // of the part, in the bytes of a row
+  int64_t row_bytes_ = 0;       // bytes of a row of the part
+  int64_t file_row_bytes_ = 0;  // bytes of a row of the whole tensor
+  int64_t row_begin_ = 0;       // offset of the part in a row of the whole tensor
   bool begins_inside_block_ = false;
 };
 

@@ -13,8 +13,8 @@ namespace {
 
 constexpr std::string_view kWeight = ".weight";
 
-// Accepts a bias that the layout has no use for if it is all zeros: AutoGPTQ writes one for each
-// module. The first byte of -0.0 would not be zero; AutoGPTQ writes 0.0.
+// Accepts a bias that the layout lacks if all its bytes are zero: AutoGPTQ writes such a bias for
+// each module. A -0.0 fails, because its sign bit is set; AutoGPTQ writes 0.0.
 absl::Status CheckZeroBias(const WeightRef& bias, int64_t rows) {
   const StoredTensor& tensor = *bias.tensor;
   if (tensor.shape != std::vector<int64_t>{rows} || !tensor.format.has_value()) {

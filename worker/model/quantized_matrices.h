@@ -1,8 +1,8 @@
-// QuantizedMatrices are the quantized matrices of a model directory, by the names that the matrices
-// have in the layout ("model.layers.0.mlp.up_proj.weight").
+// QuantizedMatrices holds the quantized matrices of a model directory, by tensor name in the
+// WeightLayout ("model.layers.0.mlp.up_proj.weight").
 //
-// A module whose weight is plain in the files is not quantized, whatever quantization_config says:
-// many published lists of such modules are incomplete.
+// If the files store a module's weight unquantized, the module counts as not quantized, even if
+// quantization_config does not list the module as ignored: many published lists are incomplete.
 //
 // Thread safety: a value type; const functions are safe from any thread.
 #ifndef QUIRE_WORKER_MODEL_QUANTIZED_MATRICES_H_
@@ -25,8 +25,8 @@ namespace quire {
 class QuantizedMatrices {
  public:
   // Checks all tensors of all quantized matrices of the layout. The files must outlive the object.
-  // Errors: those of QuantizedMatrix::Open; also a matrix that is quantized although
-  // quantization_config leaves it out.
+  // Errors: those of QuantizedMatrix::Open; also if quantization_config leaves out a matrix
+  // that is quantized, or if a bias that the layout lacks is not all zeros.
   static absl::StatusOr<QuantizedMatrices> Open(const QuantizationConfig& config,
                                                 const WeightLayout& layout,
                                                 const WeightFiles& files);
@@ -36,7 +36,7 @@ class QuantizedMatrices {
 
   bool empty() const { return matrices_.empty(); }
   int64_t num_matrices() const { return static_cast<int64_t>(matrices_.size()); }
-  // Names of all tensors that belong to the matrices, and their bytes.
+  // Names and total bytes of all tensors in the files that belong to the matrices.
   const std::vector<std::string>& names() const { return names_; }
   int64_t file_bytes() const { return file_bytes_; }
   // Bytes of all matrices as bf16.

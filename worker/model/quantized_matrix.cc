@@ -27,7 +27,7 @@ constexpr std::array<std::string_view, 11> kSignsOfQuantization = {".weight_pack
                                                                    ".weight_shape",
                                                                    ".weight_g_idx",
                                                                    ".g_idx"};
-// Tensors by which other engines quantize activations.
+// Suffixes of tensors with which other engines quantize activations. Load ignores these tensors.
 constexpr std::array<std::string_view, 5> kOfActivations = {
     ".input_scale", ".input_zero_point", ".input_scale_ub", ".activation_scale", ".output_scale"};
 
@@ -70,8 +70,8 @@ absl::Status CheckTensor(const WeightRef& tensor,
   return absl::OkStatus();
 }
 
-// Compares weight_shape, which repeats the shape of a packed matrix, with the shape. The file may
-// lack it.
+// Fails if weight_shape, the tensor that repeats the shape of a packed matrix, is not [rows, cols].
+// Files may lack weight_shape.
 absl::Status CheckWeightShape(const WeightRef& tensor, int64_t rows, int64_t cols) {
   if (tensor.file == nullptr) {
     return absl::OkStatus();
@@ -190,7 +190,7 @@ std::vector<std::string> QuantizedMatrix::names() const {
 }
 
 int64_t QuantizedMatrix::StripRows(int64_t num_cols) const {
-  constexpr int64_t kBytesOfRows = int64_t{256} << 10;  // in the CPU's cache when they are decoded
+  constexpr int64_t kBytesOfRows = int64_t{256} << 10;  // fits in the CPU's cache
   constexpr int64_t kBytesAcrossRows = int64_t{4} << 20;
   const int64_t bytes = HasWordsAcrossRows(scheme_.storage) ? kBytesAcrossRows : kBytesOfRows;
   return std::max<int64_t>(bytes / num_cols / kStripAlignment, 1) * kStripAlignment;

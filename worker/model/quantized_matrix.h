@@ -4,7 +4,7 @@
 // Thread safety: const functions are safe from any thread.
 // Errors:        kInvalidArgument, reason MODEL_FILE, with the tensor's name; those of
 //                RegularFile::ReadAt.
-// Cost:          Open reads no more than two numbers.
+// Cost:          Open reads at most two numbers, those of weight_shape.
 #ifndef QUIRE_WORKER_MODEL_QUANTIZED_MATRIX_H_
 #define QUIRE_WORKER_MODEL_QUANTIZED_MATRIX_H_
 
@@ -26,8 +26,9 @@ namespace quire {
 
 class QuantizedMatrix {
  public:
-  // Returns a tensor by which the files show that the module's matrix is quantized: codes, or a
-  // companion of codes. Returns null pointers if the matrix is plain or missing.
+  // Returns a tensor that the files have only if the module's matrix is quantized: its codes,
+  // scales, zeros, shape or group index. Returns null pointers if the matrix is unquantized or
+  // missing.
   static WeightRef FindIn(const WeightFiles& files, const std::string& module);
 
   // Checks the types and shapes of all tensors of the module's matrix.
@@ -39,12 +40,13 @@ class QuantizedMatrix {
 
   int64_t rows() const { return rows_; }
   int64_t cols() const { return cols_; }
-  // Names of all tensors that belong to the matrix, read or not.
+  // Names of all tensors in the files that belong to the matrix, including tensors that Load never
+  // reads.
   std::vector<std::string> names() const;
 
-  // Returns how many rows a strip of that many columns should have. A multiple of
-  // kStripAlignment. Reading a strip of a transposed tensor costs a read for each column, so such
-  // strips have several megabytes.
+  // Returns the number of rows that a strip of num_cols columns should have, a multiple of
+  // kStripAlignment. A strip of a transposed tensor (HasWordsAcrossRows) needs a read for every one
+  // to eight columns, so such a strip is larger: several megabytes.
   int64_t StripRows(int64_t num_cols) const;
 
   // Reads a part of the matrix. Errors: also a scale that is not finite, a code that is NaN, and a
@@ -63,8 +65,8 @@ class QuantizedMatrix {
   int64_t cols_ = 0;
   StoredFactors factors_;
   WeightRef codes_;
-  WeightRef group_index_;                       // null: columns are grouped in their order
-  std::vector<std::string> names_without_use_;  // scales of activations
+  WeightRef group_index_;                       // null: groups are adjacent columns
+  std::vector<std::string> names_without_use_;  // weight_shape, scales of activations
 };
 
 }  // namespace quire

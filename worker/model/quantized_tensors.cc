@@ -21,7 +21,7 @@ void WriteBf16(std::span<const float> from, std::span<std::byte> out) {
   }
 }
 
-// Decodes adjacent weights of one row.
+// Decodes adjacent weights of one row of the strip, from column `col` on.
 void DecodeToBf16(const WeightStrip& strip, int64_t row, int64_t col, std::span<std::byte> out) {
   std::array<float, 1024> weights = {};
   while (!out.empty()) {
@@ -71,7 +71,7 @@ absl::Status QuantizedTensors::Read(const TensorShape& tensor,
   const int64_t cols = tensor.held_cols.count;
   const int64_t end_row = tensor.held_rows.begin + tensor.held_rows.count;
   const int64_t strip_rows = matrix->StripRows(cols);
-  // Strips begin at the alignment before the rank's first row.
+  // The first strip begins at or before the rank's first row, at a multiple of kStripAlignment.
   const int64_t origin = tensor.held_rows.begin / kStripAlignment * kStripAlignment;
   const WeightsSum sum(tensor.name);
   const bool is_counted = !not_counted_.contains(tensor.name);

@@ -1,5 +1,5 @@
-// QuantizedTensors is a TensorSource that decodes quantized matrices to bf16 as they are read, and
-// passes on every other tensor.
+// QuantizedTensors is a TensorSource that decodes quantized matrices of a model directory to bf16
+// while they are read. It reads every other tensor from another source.
 //
 // Thread safety: Read is safe from any thread.
 // Cost:          memory: that of StripCache.
@@ -24,8 +24,9 @@ namespace quire {
 
 class QuantizedTensors final : public TensorSource {
  public:
-  // The arguments must outlive the source. `others` provides the tensors that are not quantized,
-  // and counts the tensors of all files. not_counted: as in FileTensors.
+  // `others` and `matrices` must outlive the source. `others` provides the tensors that are not
+  // quantized; its num_tensors and num_bytes cover all tensors of the files. not_counted: as in
+  // FileTensors.
   QuantizedTensors(const TensorSource& others,
                    const QuantizedMatrices& matrices,
                    std::set<std::string> not_counted)
@@ -34,7 +35,8 @@ class QuantizedTensors final : public TensorSource {
   int64_t num_tensors() const override;
   int64_t num_bytes() const override;
   WeightFormat format(const std::string& name) const override;
-  // Counts the decoded weights: ranks may share a word of a file, but no weight.
+  // For quantized matrices, sums the decoded weights and not the bytes of the files: a word of a
+  // file can hold weights of two ranks.
   uint64_t weights_sum() const override;
   absl::Status Read(const TensorShape& tensor,
                     int64_t begin,

@@ -32,11 +32,12 @@ float ScaleLlama3(const RopeConfig& rope, float frequency) {
   return (1.0F - smooth) * frequency / factor + smooth * frequency;
 }
 
-// YarnRamp says how far a frequency is on the way from unchanged (0) to divided by the factor (1).
+// YarnRamp interpolates between keeping a frequency (0) and dividing it by the factor (1).
 class YarnRamp {
  public:
   YarnRamp(const RopeConfig& rope, int32_t head_dim) {
-    // Returns the dimension whose frequency makes so many turns in the original length.
+    // Returns the index i, not rounded, of the frequency that makes `turns` full turns over
+    // original_max_position_embeddings positions.
     const auto dimension_of = [&](double turns) {
       const double length = rope.original_max_position_embeddings;
       return head_dim * std::log(length / (turns * 2.0 * std::numbers::pi)) /
@@ -63,7 +64,7 @@ class YarnRamp {
   float width_ = 1.0F;
 };
 
-// Returns the theta of dynamic NTK scaling for contexts of this length.
+// Returns the theta of dynamic NTK scaling for contexts of max_context_tokens.
 double DynamicTheta(const RopeConfig& rope, int32_t head_dim, int32_t max_context_tokens) {
   const double original = rope.original_max_position_embeddings;
   const double length = RopeLength(rope, max_context_tokens);
@@ -71,7 +72,8 @@ double DynamicTheta(const RopeConfig& rope, int32_t head_dim, int32_t max_contex
   return rope.theta * std::pow(stretch, head_dim / (head_dim - 2.0));
 }
 
-// Returns theta^(2 i / head_dim), rounded to fp32: the inverse of the unscaled frequencies.
+// Returns theta^(2 i / head_dim) for each frequency i, rounded to fp32. The inverses are the
+// unscaled frequencies.
 std::vector<float> Powers(double theta, int32_t head_dim) {
   std::vector<float> powers(static_cast<size_t>(head_dim / 2));
   const double base = static_cast<float>(theta);

@@ -19,7 +19,7 @@
 namespace quire {
 
 // Returns [head_dim / 2] frequencies in radians per position. max_context_tokens: the longest
-// context, of which only RopeLength matters.
+// context that is served. Lengths with the same RopeLength give the same frequencies.
 std::vector<float> InverseFrequencies(const RopeConfig& rope,
                                       int32_t head_dim,
                                       int32_t max_context_tokens);

@@ -32,9 +32,10 @@ class RopeTable {
             int32_t max_context_tokens,
             KernelBackend& backend);
 
-  // Makes positions 0 to `num_positions` - 1 available. Pointers that cos and sin returned earlier
-  // become invalid. The table grows to the next power of two, so that a decoding sequence does not
-  // grow it at every step. Errors: those of KernelBackend::Allocate.
+  // Makes positions 0 to `num_positions` - 1 available. If the table grows, pointers that cos and
+  // sin returned earlier become invalid. The table grows to the next power of two, so that a
+  // decoding sequence does not grow the table at every step. Errors: those of
+  // KernelBackend::Allocate.
   absl::Status Reserve(int64_t num_positions);
 
   int64_t num_positions() const { return num_positions_; }

@@ -17,7 +17,7 @@ namespace quire {
 namespace {
 
 constexpr int64_t kLengthBytes = 8;
-// A tensor takes six JSON values, and one more for each dimension, so 16 for each tensor are ample.
+// A tensor takes six JSON values and one more for each dimension, so 16 per tensor are ample.
 constexpr JsonLimits kHeaderLimits = {.max_depth = 3,  // levels: header, tensor, shape
                                       .max_values = 16 * kMaxSafetensorsTensors};
 constexpr size_t kMaxRank = 16;

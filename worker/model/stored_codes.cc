@@ -13,14 +13,15 @@ namespace quire {
 namespace {
 
 constexpr int64_t kWordBytes = 4;
-// Columns that are turned at a time: a row of them is a cache line.
+// Columns that are transposed at a time: 64 codes of a row fill a cache line.
 constexpr int64_t kTurnedCols = 64;
 
 absl::Status ReadBytes(const WeightRef& tensor, int64_t begin, std::span<uint8_t> out) {
   return tensor.Read(begin, std::as_writable_bytes(out));
 }
 
-// Reads a part of a row-major matrix of bytes: whole rows in one call, else row by row.
+// Reads a part of a row-major matrix of bytes. Reads whole rows in one call, and parts of rows row
+// by row.
 absl::Status ReadRows(
     const WeightRef& tensor, int64_t row_bytes, Slice rows, Slice bytes, std::span<uint8_t> out) {
   if (bytes.count == row_bytes) {
@@ -35,8 +36,8 @@ absl::Status ReadRows(
   return absl::OkStatus();
 }
 
-// Codes of 4 bits, the lower half of a byte first. `from` begins at the byte of the first code;
-// `is_odd`: the first code is the byte's upper half.
+// Unpacks codes of 4 bits, the lower half of each byte first. `from` points to the byte of the
+// first code. is_odd: the first code is that byte's upper half.
 void UnpackNibbles(const uint8_t* from, bool is_odd, std::span<uint8_t> out) {
   size_t i = 0;
   if (is_odd && !out.empty()) {
@@ -51,8 +52,8 @@ void UnpackNibbles(const uint8_t* from, bool is_odd, std::span<uint8_t> out) {
   }
 }
 
-// weight_packed: words of a row hold the codes of adjacent columns, lowest bits first. In memory
-// the bytes of such words are in the order of the columns.
+// Reads weight_packed. A word holds codes of adjacent columns of a row, the first column in the
+// lowest bits. Words are little-endian, so their bytes are in the order of the columns.
 absl::Status ReadPackedRows(const WeightScheme& scheme,
                             const WeightRef& tensor,
                             Slice rows,
@@ -77,8 +78,8 @@ absl::Status ReadPackedRows(const WeightScheme& scheme,
   return absl::OkStatus();
 }
 
-// Tensors of words [outer, inner] whose inner index runs along the matrix's rows: qweight of GPTQ
-// and AWQ. Reads adjacent outer indices, and of each the inner words in `words`.
+// Reads out[outer.count, words.count] from a tensor of words [outer, inner], whose inner index runs
+// along the matrix's rows: qweight of GPTQ and AWQ.
 absl::Status ReadWords(const WeightRef& tensor,
                        Slice outer,
                        Slice words,
@@ -92,7 +93,8 @@ absl::Status ReadWords(const WeightRef& tensor,
                   {reinterpret_cast<uint8_t*>(bytes.data()), bytes.size()});
 }
 
-// qweight [cols / codes per word, rows]: a word holds codes of adjacent columns of one row.
+// Reads GPTQ's qweight [cols / codes per word, rows]. A word holds codes of adjacent columns of one
+// row.
 absl::Status ReadGptq(const WeightScheme& scheme,
                       const WeightRef& tensor,
                       Slice rows,
@@ -127,7 +129,7 @@ absl::Status ReadGptq(const WeightScheme& scheme,
   return absl::OkStatus();
 }
 
-// qweight [cols, rows / 8]: a word holds codes of eight rows of one column.
+// Reads AWQ's qweight [cols, rows / 8]. A word holds codes of eight rows of one column.
 absl::Status ReadAwq(const WeightRef& tensor, Slice rows, Slice cols, std::span<uint8_t> out) {
   const int64_t first_word = rows.begin / 8;
   const int64_t num_words = DivCeil(rows.begin + rows.count, 8) - first_word;

@@ -1,11 +1,12 @@
-// ReadCodes reads the codes of a quantized matrix [rows, cols] from a model file, in any of the
-// orders that files have, into one order: a byte a code, row by row.
+// ReadCodes reads the codes of a quantized matrix [rows, cols] from a model file. Files store codes
+// in several orders; ReadCodes converts each to one order: a byte per code, row by row.
 //
 // Thread safety: free functions, safe from any thread.
 // Errors:        those of RegularFile::ReadAt; kInvalidArgument, reason MODEL_FILE, if a code is
 //                NaN.
-// Cost:          reads the bytes of these codes, and at most a word around each run of them. Takes
-//                at most half as much memory as `out` beside it.
+// Cost:          reads the bytes of these codes, and at most a word more at each end of a range of
+//                adjacent bytes. The buffer takes as much memory as `out` for packed codes of 8
+//                bits, half of it for packed codes of 4 bits; words of 64 columns for GPTQ and AWQ.
 #ifndef QUIRE_WORKER_MODEL_STORED_CODES_H_
 #define QUIRE_WORKER_MODEL_STORED_CODES_H_
 
@@ -21,22 +22,24 @@
 
 namespace quire {
 
-// Rows that ReadCodes starts at are multiples of this number, so that no word of a file has codes
-// of two strips.
+// ReadCodes starts at a row that is a multiple of this number, so that no word of a file holds
+// codes of two strips.
 inline constexpr int64_t kStripAlignment = 32;
 
 // Returns the number of codes of `bits` bits in a word of 32 bits.
 constexpr int64_t CodesPerWord(int32_t bits) { return 32 / bits; }
 
-// Whether codes, scales and zeros are stored with the matrix's rows along the last dimension.
+// Returns true if codes, scales and zeros are stored transposed: with the matrix's rows along the
+// last dimension.
 constexpr bool HasWordsAcrossRows(WeightStorage storage) {
   return storage == WeightStorage::kGptq || storage == WeightStorage::kAwq;
 }
 
-// Returns the shape that the tensor of codes must have. REQUIRES: GPTQ's and AWQ's words are whole.
+// Returns the shape that the tensor of codes must have. REQUIRES: codes fill whole words along the
+// columns with kGptq, along the rows with kAwq.
 std::vector<int64_t> ShapeOfCodes(const WeightScheme& scheme, int64_t rows, int64_t cols);
 
-// Fills out[rows.count, cols.count]. Signed integers are stored with 128 added.
+// Fills out[rows.count, cols.count]. Adds 128 to codes that the file stores as signed integers.
 // REQUIRES: the tensor has ShapeOfCodes; rows.begin is a multiple of kStripAlignment.
 absl::Status ReadCodes(const WeightScheme& scheme,
                        const WeightRef& tensor,
@@ -44,8 +47,8 @@ absl::Status ReadCodes(const WeightScheme& scheme,
                        Slice cols,
                        std::span<uint8_t> out);
 
-// Returns where in its word of eight 4-bit codes AWQ stores a code: the index of the code's bits,
-// counted from the lowest.
+// Returns the place of code `index` in AWQ's words of eight 4-bit codes, in units of 4 bits from
+// the lowest bit.
 constexpr int64_t AwqPlace(int64_t index) { return index / 2 + index % 2 * 4; }
 
 }  // namespace quire

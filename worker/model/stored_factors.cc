@@ -22,7 +22,8 @@
 namespace quire {
 namespace {
 
-// A larger scale could make infinite weights, since a code is at most 448 and a zero at most 256.
+// Upper bound on a scale's magnitude. A larger scale could make infinite weights, since a code is
+// at most 448 and a zero at most 256.
 constexpr float kMaxWeightScale = 1e30F;
 
 absl::Status FactorError(const WeightRef& tensor, std::string_view rule) {
@@ -50,7 +51,7 @@ absl::Status RequireType(const WeightRef& tensor, std::string_view type) {
                                   ")"));
 }
 
-// Returns the names that the tensor of scales may have, without the module.
+// Returns the suffixes that the name of the tensor of scales may have after the module's name.
 std::vector<std::string_view> ScaleNames(WeightStorage storage) {
   if (HasWordsAcrossRows(storage)) {
     return {".scales"};
@@ -60,7 +61,7 @@ std::vector<std::string_view> ScaleNames(WeightStorage storage) {
              : std::vector<std::string_view>{".weight_scale"};
 }
 
-// Reads adjacent bytes of a tensor.
+// Sets `out` to `count` bytes of the tensor, from byte `begin` on.
 absl::Status ReadPiece(const WeightRef& tensor,
                        int64_t begin,
                        int64_t count,
@@ -138,7 +139,7 @@ absl::Status StoredFactors::OpenZeros(const WeightFiles& files, const std::strin
     const std::vector<int64_t> need = {groups_, rows_ / per_word};
     return zeros.tensor->shape == need ? absl::OkStatus() : WrongShape(zeros, need);
   }
-  // int-quantized, and old pack-quantized files, have a byte for each zero.
+  // int-quantized files, and old pack-quantized files, store one byte per zero.
   if (zeros.tensor->type_name == "I8") {
     return zeros.tensor->shape == scales_.tensor->shape ? absl::OkStatus()
                                                         : WrongShape(zeros, scales_.tensor->shape);
@@ -171,7 +172,7 @@ absl::Status StoredFactors::Read(Slice rows,
   if (scheme_.storage == WeightStorage::kFloat8) {
     return absl::OkStatus();
   }
-  // Unsigned codes of symmetric matrices have the weight 0 in the middle of their range.
+  // Codes are unsigned, so the zero of a symmetric matrix is the middle of their range.
   zeros.assign(count, static_cast<int16_t>(1 << (scheme_.bits - 1)));
   return zeros_.file == nullptr ? absl::OkStatus() : ReadZeros(rows, zeros);
 }
@@ -245,7 +246,8 @@ absl::Status StoredFactors::ReadZeros(Slice rows, std::vector<int16_t>& zeros) c
   const bool is_transposed = HasWordsAcrossRows(scheme_.storage);
   const int64_t words_of_group = is_transposed ? zeros_.tensor->shape[1] : 1;
   for (int64_t group = 0; group < groups_; ++group) {
-    // weight_zero_point is [rows / codes per word, groups], so all its words are read at once.
+    // weight_zero_point, which is not transposed, is [rows / codes per word, groups]. So the words
+    // of all groups are read at once, with group 0.
     if (is_transposed) {
       QUIRE_RETURN_IF_ERROR(
           ReadPiece(zeros_, (group * words_of_group + first_word) * 4, num_words * 4, raw));
@@ -259,7 +261,8 @@ absl::Status StoredFactors::ReadZeros(Slice rows, std::vector<int16_t>& zeros) c
       const int64_t place = scheme_.storage == WeightStorage::kAwq ? AwqPlace(in_word) : in_word;
       const uint32_t word = word_at(is_transposed ? index : index * groups_ + group);
       const uint32_t zero = (word >> (place * scheme_.bits)) & mask;
-      // As in the kernels of AutoGPTQ and exllama, the addition does not wrap around.
+      // GPTQ v1 stores zero - 1. The addition does not wrap around, as in the kernels of AutoGPTQ
+      // and exllama.
       zeros[static_cast<size_t>(row * groups_ + group)] =
           static_cast<int16_t>(zero + (scheme_.has_zeros_less_one ? 1 : 0));
     }

@@ -1,5 +1,5 @@
-// StoredFactors are the scales and zeros of a quantized matrix in a model file: one of each for a
-// group of weights. Open checks types and shapes; Read reads those of some rows.
+// StoredFactors reads the scales and zeros of a quantized matrix from a model file: one scale and
+// one zero per group of weights. Open checks types and shapes; Read reads the factors of some rows.
 //
 // Thread safety: Read is const and safe from any thread.
 // Errors:        kInvalidArgument, reason MODEL_FILE, with the tensor's name; those of
@@ -29,7 +29,7 @@ class StoredFactors {
                                             int64_t rows,
                                             int64_t cols);
 
-  int64_t groups() const { return groups_; }  // of a row
+  int64_t groups() const { return groups_; }  // groups of columns; a row has a scale for each
   // Names of the tensors in the files.
   std::vector<std::string> names() const;
 
@@ -39,7 +39,9 @@ class StoredFactors {
   absl::Status Read(Slice rows, std::vector<float>& scales, std::vector<int16_t>& zeros) const;
 
  private:
-  // Which scale a row has: the file's shape decides if scales are for whole rows.
+  // How the file stores scales. kOne: one scale for the matrix. kRows: [rows / group_rows, groups].
+  // kTransposed: [groups, rows]. If a scale is for whole rows, the shape of the tensor of scales
+  // decides between kOne and kRows.
   enum class Grid : uint8_t { kOne, kRows, kTransposed };
 
   StoredFactors() = default;
@@ -56,7 +58,7 @@ class StoredFactors {
   int64_t groups_ = 1;
   Grid grid_ = Grid::kRows;
   WeightRef scales_;
-  WeightRef zeros_;  // null if all zeros are 0
+  WeightRef zeros_;  // null if the matrix is symmetric
 };
 
 }  // namespace quire

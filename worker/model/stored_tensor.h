@@ -1,6 +1,6 @@
-// StoredTensor is a tensor of a model's files, whatever their format is.
+// StoredTensor describes a tensor in a safetensors or GGUF file of a model.
 //
-// Thread safety: a value type; Read from any thread.
+// Thread safety: a value type; Read is safe from any thread.
 #ifndef QUIRE_WORKER_MODEL_STORED_TENSOR_H_
 #define QUIRE_WORKER_MODEL_STORED_TENSOR_H_
 
@@ -22,7 +22,7 @@ namespace quire {
 struct StoredTensor {
   std::string name;                    // in the file
   std::string type_name;               // "F32", "BF16", "I64", "Q4_K", ...
-  std::optional<WeightFormat> format;  // nullopt: legal in the file, but not as a weight
+  std::optional<WeightFormat> format;  // nullopt: a legal type, but not of weights
   std::vector<int64_t> shape;          // row-major
   int64_t offset = 0;                  // from the start of the file
   int64_t bytes = 0;

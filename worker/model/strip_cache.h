@@ -1,10 +1,10 @@
-// StripCache keeps the strips of quantized matrices that were read last. A backend reads a matrix
-// in pieces of a few rows on several threads; the pieces of one strip are then read from the file
-// once.
+// StripCache keeps the most recently used strips of quantized matrices. A backend reads a matrix in
+// pieces of a few rows on several threads; with the cache, the pieces of one strip need one read of
+// the file.
 //
-// Thread safety: Get is safe from any thread. A strip is loaded by one thread while others that
-//                need it wait.
-// Cost:          keeps at most kMaxBytes and one strip.
+// Thread safety: Get is safe from any thread. One thread loads a strip; other threads that need
+//                the same strip wait.
+// Cost:          keeps at most kMaxBytes of codes, or a single larger strip, and their scales.
 #ifndef QUIRE_WORKER_MODEL_STRIP_CACHE_H_
 #define QUIRE_WORKER_MODEL_STRIP_CACHE_H_
 
@@ -24,12 +24,13 @@ namespace quire {
 
 class StripCache {
  public:
-  // Enough for the strips that 64 threads work on.
+  // Room for the codes of about 16 strips of transposed tensors or 256 other strips
+  // (QuantizedMatrix::StripRows).
   static constexpr int64_t kMaxBytes = int64_t{64} << 20;
 
   using StripPtr = std::shared_ptr<const WeightStrip>;
 
-  // A strip is known by its matrix and its first row.
+  // Identifies a strip by its matrix and its first row.
   struct Key {
     const void* matrix = nullptr;
     int64_t first_row = 0;
@@ -37,7 +38,8 @@ class StripCache {
     friend bool operator==(const Key&, const Key&) = default;
   };
 
-  // Returns the strip, which `load` makes if it is not kept. num_codes: size of the strip.
+  // Returns the strip from the cache. If the cache lacks the strip, calls `load` to make it.
+  // num_codes: codes of the strip, a byte each.
   // Errors: those of `load`.
   absl::StatusOr<StripPtr> Get(const Key& key,
                                int64_t num_codes,
@@ -54,7 +56,7 @@ class StripCache {
   std::shared_ptr<Entry> EntryFor(const Key& key, int64_t num_codes);
 
   Mutex mutex_;
-  std::list<std::shared_ptr<Entry>> recent_ ABSL_GUARDED_BY(mutex_);  // the last used first
+  std::list<std::shared_ptr<Entry>> recent_ ABSL_GUARDED_BY(mutex_);  // most recently used first
   int64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 

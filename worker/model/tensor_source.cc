@@ -21,7 +21,7 @@ namespace {
 
 constexpr size_t kTableSize = 4096;
 
-// Bytes per read: few enough to be still in the CPU's cache when they are added to the checksum.
+// Bytes per read, few enough to be still in the CPU's cache when they are added to the checksum.
 constexpr size_t kSumBytes = size_t{64} << 10;
 
 // Rounds toward zero: exact rounding does not matter for random weights. f16 numbers below the
@@ -45,8 +45,8 @@ void FillConstant(float value, DType dtype, std::span<std::byte> out) {
   }
 }
 
-// Fails if a scale of these blocks is not finite. A weight with such a scale would make every
-// answer NaN.
+// Fails if a scale of these blocks is not finite, because such a scale would make every answer NaN.
+// row: the row of the first block, for the error message.
 absl::Status CheckScales(const WeightRef& weight, int64_t row, std::span<const std::byte> blocks) {
   const WeightFormat format = *weight.tensor->format;
   if (!IsQuantized(format) || !FirstNotFiniteBlock(format, blocks).has_value()) {

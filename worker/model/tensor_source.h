@@ -1,4 +1,4 @@
-// TensorSource provides a model's weights: from its files, or from a seed.
+// TensorSource provides a model's weights, from files or from a seed.
 //
 // Thread safety: Read is safe from any thread.
 #ifndef QUIRE_WORKER_MODEL_TENSOR_SOURCE_H_
@@ -54,7 +54,7 @@ inline int64_t BytesOf(const TensorShape& tensor, const TensorSource& source) {
   return part.rows * RowBytes(part);
 }
 
-// Provides tensors of files. REQUIRES: every tensor that a caller asks for is in the files and has
+// Provides the tensors of files. REQUIRES: every tensor that a caller reads is in the files and has
 // a WeightFormat.
 class FileTensors final : public TensorSource {
  public:
@@ -82,9 +82,9 @@ class FileTensors final : public TensorSource {
   mutable std::atomic<uint64_t> sum_ = 0;  // atomic: several threads call Read
 };
 
-// Random numbers from a seed and the tensor's name, for benchmarks without model files. Elements of
-// matrices are uniformly distributed with variance 1 / cols, so that activations neither grow nor
-// vanish. Norm weights are 1, biases 0.
+// Provides random weights, computed from a seed and the tensor's name, for benchmarks without
+// weight files. Elements of matrices are uniformly distributed with variance 1 / cols, so that
+// activations neither grow nor vanish. Norm weights are 1, biases 0.
 class DummyTensors final : public TensorSource {
  public:
   // dtype: bf16 or f16.

@@ -43,7 +43,7 @@ class FileChecker {
     const TensorShape* first = nullptr;
     std::string first_type;
     for (const TensorShape& shape : group) {
-      std::string type = "BF16";  // to which quantized matrices are decoded
+      std::string type = "BF16";  // the type to which quantized matrices are decoded
       if (quantized_.Find(shape.name) == nullptr) {
         QUIRE_ASSIGN_OR_RETURN(const WeightRef weight, CheckTensor(shape));
         type = weight.tensor->type_name;
@@ -68,11 +68,11 @@ class FileChecker {
     return absl::OkStatus();
   }
 
-  // Allows tensors with these names, which are read elsewhere.
+  // Lets CheckExtras accept tensors with these names. Other code checks and reads them.
   void Expect(const std::vector<std::string>& names) { seen_.insert(names.begin(), names.end()); }
 
-  // Fails if a tensor in the files was neither checked nor expected, and is no harmless extra. Logs
-  // how many tensors are left out.
+  // Fails if a tensor in the files was neither checked nor expected, unless IsHarmlessExtra or
+  // IsLeftOut is true for it. Logs how many tensors are left out.
   absl::Status CheckExtras(const ModelConfig& config) const {
     int64_t num_left_out = 0;
     for (const auto& [name, weight] : files_.tensors()) {
@@ -92,7 +92,8 @@ class FileChecker {
   }
 
  private:
-  // Returns the name of the file in which the tensor is.
+  // Returns the name of the file with the tensor, or of all files together if the tensor is
+  // missing.
   const std::string& FileOf(const std::string& tensor) const {
     const WeightRef weight = files_.Find(tensor);
     return weight.file == nullptr ? files_.name() : weight.file->name();
@@ -135,9 +136,10 @@ class FileChecker {
   std::set<std::string> seen_;
 };
 
-// Returns whether the files hold an output matrix that differs from the embedding. `untied`: the
-// layout of a model with such a matrix. Compares pieces of both, since reading both completely
-// would double the time to load. A matrix that was trained differs in nearly every piece.
+// Returns true if the files hold an output matrix with the type and shape of the embedding and
+// other values. `untied`: the layout with an output matrix of its own. Compares some pieces of the
+// two matrices, since reading both completely would double the time to load. A matrix that was
+// trained separately differs in nearly every piece.
 bool HasAnotherHead(const WeightFiles& files, const WeightLayout& untied) {
   constexpr int64_t kPieces = 64;
   constexpr int64_t kPieceBytes = 4096;
@@ -164,9 +166,10 @@ bool HasAnotherHead(const WeightFiles& files, const WeightLayout& untied) {
   return false;
 }
 
-// Returns the layout under the first prefix whose token table is in the files. If config.json ties
-// the output matrix to the embedding, but the files hold both and they differ, the files win, as in
-// transformers 5: wrappers of text towers claim ties that their files do not have.
+// Returns the layout with the first of NamePrefixes under which the files have a token table. If
+// config.json ties the output matrix to the embedding, but the files hold a different output
+// matrix, the files win, as in transformers 5: config.json of some image and text models claims a
+// tie that the files do not have.
 WeightLayout LayoutOf(const ModelConfig& config, const WeightFiles& files) {
   const std::vector<std::string> prefixes = NamePrefixes(config);
   const auto prefix = std::find_if(prefixes.begin(), prefixes.end(), [&](const std::string& some) {

@@ -1,6 +1,6 @@
-// CheckWeightFiles compares a model's files with its configuration, completely and before memory
-// for weights is allocated. Every tensor is present, with the shape that the configuration asks for
-// and a type of weights. The files hold no unknown tensor.
+// CheckWeightFiles compares a model's files with its configuration, before memory for weights is
+// allocated. It fails unless every tensor is present, with the shape that the configuration asks
+// for and with a supported type. It also fails if the files hold an unknown tensor.
 //
 // Thread safety: a free function, safe from any thread.
 // Errors:        see load_error.h.

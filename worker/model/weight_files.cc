@@ -20,8 +20,8 @@ namespace {
 
 constexpr char kSingleFile[] = "model.safetensors";
 constexpr int64_t kMaxIndexBytes = int64_t{64} << 20;
-// Upper bound on the tensors of all files together; the largest published models have a tenth as
-// many.
+// Upper bound on the tensors of all files of a directory together. The largest published models
+// have a tenth as many.
 constexpr size_t kMaxTensors = 1'000'000;
 
 // Returns the path with links resolved. Errors: the file is missing, or ResolveModelFile refuses
@@ -63,7 +63,8 @@ absl::StatusOr<WeightFiles> WeightFiles::OpenGguf(const std::string& path) {
   for (const GgufTensor& tensor : files.gguf_->tensors()) {
     const RegularFile& part = files.gguf_->part(tensor.part);
     std::optional<std::string> name = HuggingFaceNameOf(tensor.name);
-    if (tensor.name == kGgufRopeFactors) {  // read by LoadModelConfig; here for the model's hash
+    // LoadModelConfig reads this tensor. tensors_ has it only for the model's hash.
+    if (tensor.name == kGgufRopeFactors) {
       name = tensor.name;
     }
     if (!name.has_value()) {

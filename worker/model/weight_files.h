@@ -1,6 +1,6 @@
 // WeightFiles is the set of files with a model's weights: model.safetensors of a model directory,
-// the shards that model.safetensors.index.json names, or a GGUF file and its other parts. A tensor
-// is found by its Hugging Face name, in any of the files.
+// the shards that model.safetensors.index.json names, or a GGUF file and its other parts. Tensors
+// of all files are found by Hugging Face name.
 //
 // Files of a directory must lie in the directory. Symbolic links out of it are refused, except the
 // links of a Hugging Face hub cache from .../snapshots/<revision>/ to .../blobs/.
@@ -39,9 +39,9 @@ class WeightFiles {
   WeightRef Find(std::string_view name) const;
 
   std::vector<const RegularFile*> files() const;
-  // Name of the single file, of the index or of the first part, for error messages.
+  // Name for error messages: of the single file, of the index, or of the first part.
   const std::string& name() const { return name_; }
-  // Returns the name that the files give to a tensor, by its Hugging Face name.
+  // Returns the name in the files of the tensor with this Hugging Face name.
   std::string NameInFiles(const std::string& name) const;
 
   bool is_gguf() const { return gguf_.has_value(); }

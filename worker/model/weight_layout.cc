@@ -154,7 +154,7 @@ WeightLayout MakeWeightLayout(const ModelConfig& config, std::string_view prefix
   if (config.final_norm) {
     layout.final_norm = Norm(config, named(names.final_norm));
   }
-  // transformers 4 kept the output matrix of a text tower inside the tower.
+  // transformers 4 saved the output matrix of a text tower under the name of the tower.
   const std::string_view head =
       prefix == kOldTowerPrefix ? "language_model.lm_head" : std::string_view("lm_head");
   layout.lm_head = {
@@ -216,7 +216,7 @@ WeightLayout SliceFor(const RankShare& share, const ModelConfig& config, WeightL
 
 namespace {
 
-// Modules of a model that also sees or hears, without "model.".
+// Prefixes of the image and audio modules of a model, without "model.".
 constexpr std::array<std::string_view, 9> kOtherTowers = {"audio_tower.",
                                                           "connector.",
                                                           "embed_audio.",

@@ -38,8 +38,9 @@ struct LinearPart {
   std::string name;  // without ".weight"
   int64_t rows = 0;
   Slice held = Whole(rows);  // rows that this rank holds
-  // > 0: a head has this number of rows, and the file stores rows i and i + half of it as its rows
-  // 2 i and 2 i + 1, since RoPE rotates them together.
+  // If > 0, a head has this number of rows, and the file stores them in pairs: rows i and i +
+  // paired_head_rows / 2 of the head are its rows 2 i and 2 i + 1 in the file. RoPE rotates such a
+  // pair together.
   int32_t paired_head_rows = 0;
 };
 
@@ -52,11 +53,11 @@ struct LinearLayout {
   // be added only once: to the sum, or to the first rank's product before the sum
   // (KernelBackend::adds_bias_to_sums).
   bool bias_is_apart = false;
-  // > 0: the layer has one part, whose held rows are [interleaved_heads, 3, head_dim]: q, k and v
-  // of the first head, then those of the second head, ...
+  // If > 0, the layer has one part, whose held rows are [interleaved_heads, 3, head_dim]: q, k and
+  // v of the first head, then q, k and v of the second head, and so on.
   int32_t interleaved_heads = 0;
   int64_t num_segments = 1;  // segments of each sum over the columns (kernels/api/dense.h)
-  // True for layers' matrices; false for matrices before and after the layers.
+  // True for the matrices of layers; false for project_in, project_out and lm_head.
   bool is_quantizable = false;
 };
 
@@ -103,8 +104,8 @@ struct WeightLayout {
 
 // The use of a tensor decides how the tensor can be read.
 enum class TensorUse : uint8_t {
-  kWhole,   // converted or reordered after the whole tensor was read
-  kTable,   // stored as it is in the file
+  kWhole,   // read whole, then converted or reordered
+  kTable,   // kept in memory as in the file
   kPacked,  // packed row by row, in the order of the file
 };
 
@@ -117,7 +118,7 @@ struct TensorShape {
   Slice held_rows = Whole(std::max<int64_t>(rows, 1));
   Slice held_cols = Whole(cols);
   TensorUse use = TensorUse::kWhole;
-  int32_t paired_head_rows = 0;  // as LinearPart's; of a bias: elements
+  int32_t paired_head_rows = 0;  // as in LinearPart; for a bias, elements of a head
 
   // Elements of the held part.
   int64_t num_elements() const { return held_rows.count * held_cols.count; }
@@ -150,11 +151,11 @@ std::vector<std::string> NamePrefixes(const ModelConfig& config);
 
 // Returns true for a tensor that published files contain although it has no effect. Such a tensor
 // is a buffer of old transformers versions, the output matrix of a model that uses its embedding
-// instead, or part of a GGUF file's config.
+// instead, or the RoPE factors of a GGUF file, which the configuration already has.
 bool IsHarmlessExtra(const ModelConfig& config, std::string_view name);
 
-// Returns true for a tensor of a part that is not served: a tower that sees or hears, or layers
-// that predict several tokens.
+// Returns true for a tensor of a part of the model that is not served: an image or audio tower, or
+// the layers of multi-token prediction.
 bool IsLeftOut(const ModelConfig& config, std::string_view name);
 
 }  // namespace quire

@@ -17,9 +17,9 @@
 namespace quire {
 namespace {
 
-// If heads is 0, calls fn once, with all rows of a tensor. Otherwise the rows are stored as [heads,
-// 3, head_dim]. Then calls fn with the q rows of each head, with the k rows of each head, and with
-// the v rows of each head, in this order.
+// Calls fn with ranges of a tensor's rows: first the q rows of each head, then the k rows of each
+// head, then the v rows of each head. REQUIRES: the rows are stored as [heads, 3, head_dim]. If
+// heads is 0, the rows are not interleaved, and fn is called once, with all rows.
 template <typename T, typename Fn>
 void ForEachInQkvOrder(std::span<const T> rows, int32_t heads, const Fn& fn) {
   if (heads == 0) {
@@ -225,8 +225,8 @@ class WeightReader {
     Report();
   }
 
-  // Adds the views of a part's matrix. matrix: its bytes. If null, adds one view without data,
-  // because the backend reads the bytes when it packs them.
+  // Adds the views of a part's matrix. matrix: bytes of the part's matrix, or null if the backend
+  // reads the bytes while it packs them; then adds one view without data.
   void AddViews(const LinearLayout& layout,
                 const LinearPart& part,
                 const std::span<const std::byte>* matrix,

@@ -1,6 +1,6 @@
 // LoadWeights reads a model's weights through a backend. Several threads read ahead (read_ahead.h)
-// while the backend packs what was read before. REQUIRES: CheckWeightFiles has accepted the files,
-// so that their size bounds the memory for weights.
+// while the backend packs tensors that were read before. REQUIRES: CheckWeightFiles has accepted
+// the files, so that their size bounds the memory for weights.
 //
 // If the backend packs while reading, matrices bypass the read-ahead buffer. Each thread reads some
 // rows, adds them to the checksum, and packs them while they are in the cache of the thread's CPU.

@@ -7,8 +7,9 @@
 namespace quire {
 namespace {
 
-// Returns the number of a code that is not NaN. binary16 has e4m3's bits with one more bit of
-// exponent, whose bias is larger by 8.
+// Returns the value of an e4m3 code. fp16 has one more exponent bit than e4m3, and an exponent bias
+// larger by 8. So e4m3's bits, shifted into place, are an fp16 number that is 2^8 too small.
+// REQUIRES: the code is not NaN.
 float Float8ToFloat(uint8_t code) {
   return HalfToFloat(static_cast<uint16_t>((code & 0x80) << 8 | (code & 0x7F) << 7)) * 0x1p8F;
 }

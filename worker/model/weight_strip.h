@@ -3,7 +3,7 @@
 // 8-bit floats (e4m3).
 //
 // Thread safety: a value type; DecodeRow is safe from any thread.
-// Cost:          DecodeRow takes CPU time alone.
+// Cost:          DecodeRow reads no file and allocates nothing.
 // Source:        e4m3: Open Compute Project, OFP8 Formats 1.0.
 #ifndef QUIRE_WORKER_MODEL_WEIGHT_STRIP_H_
 #define QUIRE_WORKER_MODEL_WEIGHT_STRIP_H_
@@ -24,12 +24,12 @@ struct WeightStrip {
 
   int64_t rows = 0;
   int64_t cols = 0;
-  int64_t groups = 1;  // scales of a row
+  int64_t groups = 1;  // groups of columns; a row has a scale for each
   bool has_float_codes = false;
   std::vector<uint8_t> codes;  // [rows, cols], unsigned integers or e4m3 bits
   std::vector<float> scales;   // [rows, groups], finite
   std::vector<int16_t> zeros;  // [rows, groups]; empty with float codes
-  std::vector<Run> runs;       // of all columns, ascending
+  std::vector<Run> runs;       // cover all columns, ascending
 };
 
 // Fills `out` with the weights of a row's columns from first_col on. Integer codes give the fp32
