@@ -87,7 +87,7 @@ QUIRE_DEVICE float UpdateSoftmax(SoftmaxState& state, float (&scores)[kTiles][4]
   return factor;
 }
 
-// Adds up the sums that the four lanes of a row pass. All four lanes get the same bits.
+// Adds up the shares of the four lanes of a row. All four lanes get the same bits.
 QUIRE_DEVICE float RowSum(float share) {
   share += __shfl_xor_sync(kWholeWarp, share, 1);
   return share + __shfl_xor_sync(kWholeWarp, share, 2);

@@ -399,7 +399,8 @@ KvCacheManager::Occupancy KvCacheManager::CountTokens(
   }
   // A held block is full, unless it is the partly filled last block of every table that has it.
   int64_t num_empty = 0;
-  std::map<BlockId, std::vector<int32_t>> shared_tails;  // by block: each table's tokens in it
+  // By shared last block: how many tokens each table has in the block.
+  std::map<BlockId, std::vector<int32_t>> shared_tails;
   for (const BlockTable* table : tables) {
     occupancy.num_table_blocks += table->num_blocks() - table->num_passed_blocks();
     const int32_t num_filled = table->num_tokens_ % block_size_tokens_;

@@ -19,7 +19,7 @@
 namespace quire {
 
 // Returns [head_dim / 2] frequencies in radians per position. max_context_tokens: the longest
-// context that is served. Lengths with the same RopeLength give the same frequencies.
+// context that is served. The result depends on it only through RopeLength (rope_config.h).
 std::vector<float> InverseFrequencies(const RopeConfig& rope,
                                       int32_t head_dim,
                                       int32_t max_context_tokens);

@@ -29,7 +29,7 @@ struct Spec {
   char type = 0;
 };
 
-// Reads digits. Caps the number at 2^40, so that it cannot overflow and still exceeds every limit.
+// Reads digits. Caps the number at 2^40, which exceeds every limit, so that it does not overflow.
 int64_t TakeNumber(std::string_view& text) {
   int64_t number = 0;
   while (!text.empty() && text[0] >= '0' && text[0] <= '9') {
