@@ -152,17 +152,17 @@ struct Ports {
   }
 };
 
-// Logs the planned memory, before the weights are read. Without --kv-cache-memory-bytes, the bytes
-// of the KV cache are not known yet in two cases: --num-gpu-blocks-override gives a number of
-// blocks, whose size the scheduler will choose; or the KV cache gets the memory that the weights
-// leave on a GPU.
+// Logs the planned memory, before the weights are read. The bytes of the KV cache are not known yet
+// if --num-gpu-blocks-override gives a number of blocks, whose size the scheduler will choose. They
+// are not known on a GPU without --kv-cache-memory-bytes either: the KV cache gets the memory that
+// the weights leave.
 void LogMemory(const quire::WorkerConfig& config,
                const quire::KernelBackend& backend,
                const quire::HostMemory& host,
                int64_t weight_bytes,
                const quire::KvCacheBudget& pools) {
-  const bool is_known = config.kv_cache_bytes_given ||
-                        (config.kv_cache.num_blocks_override == 0 && !backend.space().has_value());
+  const bool is_known = config.kv_cache.num_blocks_override == 0 &&
+                        (config.kv_cache_bytes_given || !backend.space().has_value());
   quire::LogInfo("memory planned",
                  {{"weight_bytes", absl::StrCat(weight_bytes)},
                   {"kv_cache_bytes", is_known ? absl::StrCat(pools.bytes) : "decided later"},

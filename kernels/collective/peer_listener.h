@@ -52,8 +52,8 @@ class PeerListener {
  public:
   // Listens on a Unix socket. Replaces a file at the path unless a process listens there; the
   // destructor removes the file. num_sharers: ranks that share the CPUs of this process. A waiting
-  // rank spins before it sleeps only if these CPUs are at least as many as the sharers, and at least
-  // as many as the ranks of the group that listen on Unix sockets.
+  // rank spins before it sleeps only if these CPUs are at least as many as the sharers, and at
+  // least as many as the ranks of the group that listen on Unix sockets.
   static absl::StatusOr<std::unique_ptr<PeerListener>> AtPath(const std::string& path,
                                                               int32_t num_sharers);
   // Listens on TCP at an address of this machine, such as "10.0.0.3" or "::1". Port 0 takes any
