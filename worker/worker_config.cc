@@ -93,7 +93,8 @@ ABSL_FLAG(
     "8 bits (e4m3), with a scale for each output channel, and their inputs in each step, with "
     "a scale for each token. On a CPU: int8 rounds all matrices to 8 bits, int4 those of the "
     "layers to 4 bits, with a scale for each 32 weights; --activation-type applies. "
-    "Quantized weights of GGUF files stay as they are. none: no rounding.");
+    "Quantized weights of GGUF files stay as they are; a directory of quantized weights is "
+    "refused. none: no rounding.");
 ABSL_FLAG(std::string,
           activation_type,
           "int8",

@@ -534,6 +534,10 @@ TEST(MalformedModelTest, ATiedModelWithAnOutputMatrixOfItsOwnUsesItWithAWarning)
   const auto log_of_load = [](bool differs) {
     ModelDir dir;
     dir.config["tie_word_embeddings"] = true;
+    dir.config["vocab_size"] = 4096;
+    for (const char* name : {"lm_head.weight", "model.embed_tokens.weight"}) {
+      dir.Find(name).shape = {4096, 8};
+    }
     dir.WriteAll();
     if (differs) {
       const std::string path = dir.path() + "/model.safetensors";
